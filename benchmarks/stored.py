@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from server.api.served import Served
+from server.api.services import Services
 from server.engine.events import Finished, Stats
 from server.local.embedded import EmbeddedServer
 from server.replies.memory import MemoryStore
-from server.replies.redis_store import Kin, RedisStore
+from server.replies.redis_store import LeadGroup, RedisStore
 from tests.server.api.scripted import Call, Script
 from tests.server.api.test_responses import STARTED, serving, step
 
@@ -27,7 +27,7 @@ TOKENS_S = 100  # tokens per second of each reply, as of a small model on a GPU
 MICRO = 1e6
 
 
-async def replies(scripts: list[Script], states: list[Served], n_tokens: int, body: dict[str, Any]) -> None:
+async def replies(scripts: list[Script], states: list[Services], n_tokens: int, body: dict[str, Any]) -> None:
     """Have all replies speak at once, a token each time."""
     calls = [
         Call(state, path="/v1/responses", body={"input": "hello", "stream": True, **body}) for state in states
@@ -64,7 +64,7 @@ def cost(n_replies: int, n_tokens: int, url: str | None) -> tuple[float, float]:
 
     url: of the Redis that the replies are stored in; None: they are not stored.
     """
-    store = RedisStore(url, "stored", kin=Kin("kin", "lead")) if url else None
+    store = RedisStore(url, "stored", group=LeadGroup("group", "lead")) if url else None
     scripts = [Script(STARTED) for _ in range(n_replies)]
     states = [replace(serving(script), replies=store or MemoryStore()) for script in scripts]
     body = {"background": True} if url else {"store": False}

@@ -1,10 +1,10 @@
-"""Draft with the model in a browser, which the lead connects by two pipes. Each message is a line of JSON.
+"""Draft with the model in a browser, connected by the lead through two pipes. A message is a line of JSON.
 
 Messages to the browser:
     {"drafter": "tablet-71-0a1b2c3d"}  the drafter's id, in the first message
     {"id": 3, "keep": 120, "add": [5, 9], "draft": 64}  keep the first 120 tokens of the text, add two, and
-        guess the next 64; without `draft` more of the text follows
-    {"stop": 3}  guess no more for this request
+        guess the next 64; without `draft`, the next message adds more text
+    {"stop": 3}  stop guessing for this request
 
 Messages from the browser:
     {"n_ctx": 4096}  the length of its context, in the first message
@@ -33,9 +33,9 @@ from server.errors import StartupError
 
 logger = logging.getLogger("duo.drafter")
 
-MAX_LINE_BYTES = 1 << 12  # of a message from the browser: 20 times the longest. Bounds memory
-MAX_ADDED = 1024  # tokens in a message to the browser: 7 KB. Half: twice as many messages; twice: as few
-MAX_BROWSER_CONTEXT = 1 << 20  # tokens of the context that a browser may claim: bounds a prompt's messages
+MAX_LINE_BYTES = 1 << 12  # bytes of a message from the browser: 20 times the longest. Bounds memory
+MAX_ADDED = 1024  # tokens in a message to the browser: 7 KB. Half: twice as many messages
+MAX_BROWSER_CONTEXT = 1 << 20  # maximum context, in tokens, that a browser may claim: bounds messages
 MAX_FAILURE_TEXT = 200  # characters of a failure that are logged
 
 
@@ -44,7 +44,7 @@ class BrowserError(ValueError):
 
 
 class BrowserLink:
-    """A DraftEngine: the model in a browser, which holds one text at a time."""
+    """A DraftEngine that asks the model in a browser, which holds one text at a time."""
 
     name, takes_ids = "the browser", True
 
@@ -54,17 +54,17 @@ class BrowserLink:
         Args:
             lines: Messages of the browser.
             out: The file descriptor for messages to the browser.
-            salt: Salt of the sessions that it may read, as leads send it.
+            salt: Salt of the sessions that the browser may read, as leads send it.
 
         Raises:
             StartupError: The browser has left, or its first message is invalid.
         """
         self._lines, self._out, self._salt = lines, out, salt
-        self._lock = threading.Lock()  # held while a request is exchanged for another, or a guess is added
-        self._id = 0  # of the latest request
-        self._text: list[int] = []  # tokens that the browser has, as far as is known
-        self._reply = Reply()  # to the latest request
-        self._n_wanted = 0  # guesses that it may still have
+        self._lock = threading.Lock()  # held while the request is replaced, or a guess is added
+        self._id = 0  # id of the latest request
+        self._text: list[int] = []  # tokens that the browser is known to have
+        self._reply = Reply()  # reply to the latest request
+        self._n_wanted = 0  # guesses that the reply may still get
         try:
             hello = self._next_message() or {}
             self._n_ctx = int(hello["n_ctx"])
@@ -74,7 +74,7 @@ class BrowserLink:
             raise StartupError(f"no browser has a context of {self._n_ctx} tokens")
 
     def introduce(self, id: str) -> None:
-        """Tell the browser the drafter's id, under which the page finds this drafter in /health."""
+        """Send the browser the drafter's id, by which the page finds this drafter in /health."""
         self._send({"drafter": id})
 
     def listen(self, gone: Callable[[], None]) -> None:
@@ -84,7 +84,7 @@ class BrowserLink:
                 self._take(message)
             logger.info("the browser has left")
         except BrowserError as error:
-            logger.warning("the browser is left alone: %s", error)
+            logger.warning("the browser is disconnected: %s", error)
         finally:
             gone()
 
@@ -127,7 +127,7 @@ class BrowserLink:
     # -- messages
 
     def _send(self, message: dict[str, Any]) -> None:
-        """Write a message. Waits while the browser does not read; a browser that has left reads nothing."""
+        """Write a message. Waits while the browser does not read; does nothing if the browser has left."""
         data = orjson.dumps(message) + b"\n"
         try:
             while data:
@@ -176,7 +176,7 @@ class BrowserLink:
 
 
 def _guess_of(pair: object) -> Said:
-    """Return a guess of a message. Raises BrowserError."""
+    """Return a message's guess as a piece of the reply. Raises BrowserError if it is invalid."""
     match pair:
         case [int(token), (int() | float()) as probability] if token >= 0 and 0.0 < probability <= 1.0:
             return Said("", token, float(probability))

@@ -36,7 +36,7 @@ class DelayedBus:
     def close(self) -> None:
         """Close the bus; delayed messages are lost."""
         self._closed.set()
-        self._call_later(lambda: None)  # wakes a thread that has nothing to wait for
+        self._call_later(lambda: None)  # wakes the thread if its queue is empty
         if self._thread.is_alive():
             self._thread.join()
         self._bus.close()

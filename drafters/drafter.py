@@ -1,4 +1,4 @@
-"""Seam between the worker and whatever guesses: a model, an engine, a lookup, a replay."""
+"""Interface between the worker and what makes guesses: a model, an engine, a lookup, a replay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from server.estimators import Smoothed
 
 
 class Drafter(Protocol):
-    """Extends the paths of sessions. Used by one thread."""
+    """Extends the drafted paths of sessions. Used by one thread."""
 
     td: Smoothed  # measured seconds per guess of one session
 
@@ -19,11 +19,11 @@ class Drafter(Protocol):
         return None
 
     def wants(self, session: DraftSession) -> bool:
-        """Return whether another guess for this session is worth making."""
+        """Return True if another guess for this session is worth making."""
         ...
 
     def watch(self, has_messages: Callable[[], bool], wake: Callable[[], None]) -> None:
-        """Take two functions from the worker.
+        """Register two functions of the worker.
 
         Args:
             has_messages: Returns True if a message waits, so no further decode should begin.
@@ -33,11 +33,11 @@ class Drafter(Protocol):
     def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession] | None:
         """Take one step for the sessions that fit into a batch: evaluate a chunk, or add guesses.
 
-        Guesses go to the path (DraftSession.add, lengthen) and to branches. Returns each session as often as
-        it got a guess; None if no session has room before a lead sends something. Raises BackendError.
+        Guesses are added to the path (DraftSession.add, lengthen) and to branches. Returns each session once
+        per guess; None if no session can take guesses until a lead sends something. Raises BackendError.
         """
         ...
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
-        """Forget a session that ended; `keep` its KV cells, since the conversation may continue."""
+        """Forget a session that ended. If `keep`, keep its KV cells, since the conversation may continue."""
         ...

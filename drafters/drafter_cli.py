@@ -1,4 +1,4 @@
-"""The duo-drafter command: puts a drafter, a bus and the worker together."""
+"""The duo-drafter command: connects a drafter, a bus and the worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STATUS_S = 0.5  # seconds between two status lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, 1 after an expected failure (told in one line), 2 for bad usage."""
+    """Run the command; return 0, 1 after an expected failure (printed in one line), 2 for bad usage."""
     try:
         settings = read(DrafterSettings, sys.argv[1:] if argv is None else argv).pinned()
         return run(settings)
@@ -60,7 +60,7 @@ def run(settings: DrafterSettings) -> int:
     log_to(console)
     url = settings.redis_url
     if not url:
-        raise StartupError("no Redis to meet leads on: give the URL of the lead's with --redis or DUO_REDIS")
+        raise StartupError("no Redis is given: give the URL of the leads' Redis with --redis or DUO_REDIS")
     id = unique_id(settings.name or platform.node())
     check(url, settings.pool, f"drafter:{id}")
     raise_when_requested()
@@ -90,7 +90,7 @@ def run(settings: DrafterSettings) -> int:
 
 
 def _stop_at_end_of_input(worker: Worker) -> None:
-    with contextlib.suppress(OSError):  # no standard input at all is an end, too
+    with contextlib.suppress(OSError):  # without standard input, stop too
         while os.read(_STDIN, 1024):
             pass
     worker.stop()

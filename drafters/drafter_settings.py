@@ -1,4 +1,4 @@
-"""Settings of a drafter. Each is defined once, for its flag, its environment variable and its default."""
+"""Settings of a drafter. Each definition gives the flag, the environment variable and the default."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import httpx
 
 from drafters.engine_dialects import Dialect, EngineError, Said
 
-CONNECT_S = 5.0  # seconds until an engine that does not answer is gone. Half: slow ones are; twice: 10 s
-ENGINE_SILENT_S = 120.0  # seconds of silence that fail a request: reading a prompt takes less. Twice: 4 min
+CONNECT_S = 5.0  # seconds to connect. Half: fails for slow engines; twice: a missing one costs 10 s
+ENGINE_SILENT_S = 120.0  # seconds without data that fail a request: prefill takes less. Twice: 4 min
 MAX_LINE = 1 << 16  # bytes of one line of an answer: some 100 times the longest. Bounds memory
 
 
@@ -21,7 +21,7 @@ class Reply:
 
     def __init__(self) -> None:
         self.said: list[Said] = []
-        self.is_done = False  # no more will come
+        self.is_done = False  # True once the reply is complete or has failed
         self.error: str | None = None
         self.first_s = self.last_s = 0.0  # times when the first and the last piece came
         self._cancel: Callable[[], object] = lambda: None
@@ -43,7 +43,7 @@ class DraftEngine(Protocol):
     takes_ids: bool  # prompts and replies are token ids
 
     def refusal(self, n_tokens: int, salt: str) -> str | None:
-        """Return why a session of n_tokens with this salt is not for this engine, None if it is."""
+        """Return why this engine cannot serve a session of n_tokens with this salt, None if it can."""
         ...
 
     def ask(
@@ -53,19 +53,19 @@ class DraftEngine(Protocol):
 
         Args:
             prompt: The text to continue.
-            n_tokens: Maximum tokens.
-            salt: Engines that know cache_salt share no cache between salts.
+            n_tokens: Maximum tokens of the reply.
+            salt: Sent as cache_salt, so that engines that know it share no cache between salts.
             ready: Called from another thread whenever the reply has grown or is done.
         """
         ...
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call a function after this time, from another thread."""
+        """Call `call` after `seconds`, on another thread."""
         ...
 
 
 class EngineClient:
-    """A client of one engine. For one thread; close() ends running requests."""
+    """A client of one engine. To be used by one thread; close() ends running requests."""
 
     def __init__(self, url: str, *, key: str | None = None, model: str = "") -> None:
         """Begin without a connection; `key` is a bearer token, `model` the name in requests."""
@@ -73,7 +73,7 @@ class EngineClient:
         self.model = model
         headers = {"authorization": f"Bearer {key}"} if key else {}
         timeout = httpx.Timeout(ENGINE_SILENT_S, connect=CONNECT_S)
-        # an engine is a neighbour: a proxy of the environment would not find it
+        # engines are in the local network, which a proxy from the environment would not reach
         self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="duo-engine-client", daemon=True)
@@ -104,7 +104,7 @@ class EngineClient:
         return reply
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call a function after this time, from another thread."""
+        """Call `call` after `seconds`, on another thread."""
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, call)
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class EngineClient:
                             break
                         ready()
                 else:
-                    raise EngineError("its answer broke off")
+                    raise EngineError("its answer is incomplete")
             if len(reply.said) == 1 and not reply.said[0].ends_text:
                 raise EngineError("its answer is empty")
         except (httpx.HTTPError, EngineError) as error:
@@ -162,7 +162,7 @@ class EngineClient:
 
 
 class HttpEngine:
-    """A DraftEngine over HTTP: a client, and the dialect in which it asks."""
+    """A DraftEngine over HTTP: a client, and the dialect of its requests."""
 
     def __init__(self, client: EngineClient, dialect: Dialect) -> None:
         self.name = f"the engine at {client.url}"
@@ -171,7 +171,7 @@ class HttpEngine:
         self._client, self._dialect = client, dialect
 
     def refusal(self, n_tokens: int, salt: str) -> str | None:
-        return None  # it says itself which prompts are too long
+        return None  # the engine itself refuses prompts that are too long
 
     def ask(
         self, prompt: str | Sequence[int], n_tokens: int, *, salt: str, ready: Callable[[], None]
@@ -180,7 +180,7 @@ class HttpEngine:
 
 
 async def _answer_lines(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield the lines of an answer. Raises EngineError for one beyond MAX_LINE."""
+    """Yield the lines of an answer. Raises EngineError for a line longer than MAX_LINE."""
     rest = b""
     async for data in answer.aiter_bytes():
         *lines, rest = (rest + data).split(b"\n")

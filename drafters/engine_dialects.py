@@ -1,4 +1,4 @@
-"""Dialects in which inference engines are asked for a continuation, and answer. Pure.
+"""Request and reply formats (dialects) of inference engines. Pure.
 
 Sources: llama.cpp's tools/server/README.md (build 11549), Ollama's docs/api.md (0.13), OpenAI's reference of
 completions, which LM Studio, vLLM and others follow.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 # Assumed probability of a token for which the engine sends none: how often SmolLM2's draft model is right
-# (RESULTS, S). The lead learns the right one: 0.9 or 0.5 only changes how soon it verifies the first guesses.
+# (RESULTS, S). The lead learns the true value: 0.9 or 0.5 only changes how soon it verifies first guesses.
 UNTOLD = 0.7
 
 
@@ -26,16 +26,16 @@ class Said(NamedTuple):
 
     text: str = ""  # text that it adds
     token: int | None = None  # its id, if the engine sends one
-    confidence: float = UNTOLD  # its probability, given all before
-    is_end: bool = False  # the reply is over
-    ends_text: bool = False  # because the model ended the text, not because of the length limit
+    confidence: float = UNTOLD  # its probability, given all pieces before
+    is_end: bool = False  # the reply ends here
+    ends_text: bool = False  # the model ended the text; False: the length limit did
 
 
 class Dialect(Protocol):
-    """One way to ask for a continuation."""
+    """One format of requests for a continuation, and of their replies."""
 
     name: str  # for logs
-    path: str  # path of the URL
+    path: str  # path of the request's URL
     takes_ids: bool  # prompts and replies are token ids
 
     def body(self, prompt: str | Sequence[int], n_tokens: int, model: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Dialect(Protocol):
 
 
 class LlamaServer:
-    """llama-server's /completion, which duo has too."""
+    """llama-server's /completion, which duo also offers."""
 
     name, path, takes_ids = "llama-server", "/completion", True
 
@@ -79,7 +79,7 @@ class LlamaServer:
 
 
 class LlamaServerText(LlamaServer):
-    """llama-server's /completion for a model whose vocabulary is not the lead's: token ids are not used."""
+    """llama-server's /completion with text instead of token ids, for a vocabulary other than the lead's."""
 
     takes_ids = False
 
@@ -116,7 +116,7 @@ class Ollama:
 
 
 class OpenAI:
-    """OpenAI's /v1/completions, as LM Studio, vLLM and others have it."""
+    """OpenAI's /v1/completions, as LM Studio, vLLM and others offer it."""
 
     name, path, takes_ids = "OpenAI", "/v1/completions", False
 

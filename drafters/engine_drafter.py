@@ -19,20 +19,18 @@ from server.sampling.draft_token import DraftGuess
 
 logger = logging.getLogger("duo.drafter")
 
-# Tokens asked for at once, as a multiple of the longest path that the lead takes: a right reply goes on
-# without another request. Half: a pause twice as often; twice: a wrong reply is cancelled anyway.
+# Tokens per request, as a multiple of the longest path that the lead takes: a right reply continues without
+# another request. Half: pauses are twice as frequent; twice: no gain, since wrong replies are cancelled.
 PATHS = 4
-RETRY_S = (
-    0.5  # pause after the first failure, doubled after each further one. Half: two requests more in vain
-)
-MAX_RETRY_S = 30.0  # longest pause, after which an engine that is back is used again. Twice: a minute
+RETRY_S = 0.5  # seconds of the first pause, doubled after each failure. Half: two more requests in vain
+MAX_RETRY_S = 30.0  # seconds of the longest pause. Twice: an engine that is back is unused for a minute
 
 PROBES = (
     "The quick brown fox jumps over the lazy dog.",
     " def f(x):\n\treturn {'a': [1, 2.5e-3, 1000000]}  # naïve café, 東京, Привет",
     "\n\n   \n\t\t#include <stdio.h>\r\n",
 )
-"""Texts whose tokens must be the same for ids to be of use: words, code, numbers, scripts, white space."""
+"""Texts that both vocabularies must tokenise equally before token ids are used."""
 
 
 @dataclass(slots=True)
@@ -40,19 +38,19 @@ class _Asked:
     """A request to the engine for the continuation of a session's text, and the reply so far."""
 
     reply: Reply
-    n_opened: int  # the session's Open messages when the engine was asked,
-    n_committed: int  # its committed tokens,
-    path: list[int]  # and the guesses after these
-    seen: tuple[int, int] = 0, 0  # pieces of the reply and committed tokens when the path grew last
+    n_opened: int  # number of the session's Open messages at the request
+    n_committed: int  # number of its committed tokens at the request
+    path: list[int]  # guesses after these tokens at the request
+    seen: tuple[int, int] = 0, 0  # numbers of reply pieces and committed tokens when the path last grew
 
     @property
     def start(self) -> int:
-        """Return the number of the session's tokens, guesses included, that the engine's reply continues."""
+        """Return the position at which the engine's reply begins: after committed tokens and guesses."""
         return self.n_committed + len(self.path)
 
 
 class EngineDrafter(Drafter):
-    """Asks the engine for the likeliest continuation of each session, and again when that is wrong."""
+    """Asks the engine for the likeliest continuation of each session; asks again when it is wrong."""
 
     def __init__(self, engine: DraftEngine, vocab: Vocabulary) -> None:
         self._engine = engine
@@ -60,7 +58,7 @@ class EngineDrafter(Drafter):
         self._asked: dict[int, _Asked] = {}  # by session
         self._wake: Callable[[], None] = lambda: None
         self._rests = False  # after a failure
-        self._n_failures = 0  # failures in a row
+        self._n_failures = 0  # consecutive failures
         self.td = Smoothed(TD_WEIGHT)
         self.n_requests = 0
 
@@ -76,7 +74,7 @@ class EngineDrafter(Drafter):
         return self._engine.refusal(len(session.tokens), session.salt)
 
     def wants(self, session: DraftSession) -> bool:
-        """Return True if advance() has work: the engine has sent more or failed, or must be asked."""
+        """Return True if advance() has work: the engine has sent data, has failed, or must be asked."""
         if session.lost or session.n_ahead >= session.max_ahead:
             return False
         asked = self._asked.get(session.id)
@@ -85,7 +83,7 @@ class EngineDrafter(Drafter):
         return bool(asked.reply.error) or asked.seen != (len(asked.reply.said), session.n_committed)
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
-        """Add what the engine has sent to the sessions' paths, without waiting.
+        """Add the guesses that the engine has sent to the sessions' paths, without waiting.
 
         Returns:
             Each session, once for each guess added.
@@ -113,19 +111,19 @@ class EngineDrafter(Drafter):
         if asked.reply.token_s:
             self.td.observe(asked.reply.token_s)
         guesses = self._guesses_of(asked.reply)
-        n_before = asked.start - session.n_committed  # guesses of the path that the engine was told
+        n_before = asked.start - session.n_committed  # guesses of the path that the request contained
         told = session.path.guesses[:n_before] if n_before > 0 else []
         return session.lengthen([*told, *guesses[max(0, -n_before) :]], PATH_MIN)
 
     def _is_current(self, asked: _Asked, session: DraftSession) -> bool:
-        """Return True if the reply continues this text and may still be of use."""
+        """Return True if the reply continues the session's text and may still give guesses."""
         if asked.n_opened != session.n_opened:
             return False
         if session.tokens[asked.n_committed : asked.start] != asked.path:
             return False
         reply, beyond = asked.reply, session.tokens[asked.start :]
         guesses = [guess.token for guess in self._guesses_of(reply)]
-        if len(beyond) > len(guesses):  # the lead is ahead: the engine reads the text before it can say more
+        if len(beyond) > len(guesses):  # the lead is ahead: the engine must read the new text first
             return not guesses and not (reply.is_done and not reply.error)
         is_used_up = reply.is_done and len(beyond) == len(guesses)
         ends_text = bool(reply.said) and reply.said[-1].ends_text
@@ -141,7 +139,7 @@ class EngineDrafter(Drafter):
         for one in said:
             if one.token is None:
                 continue
-            if not 0 <= one.token < self._vocab.size:  # the rest has no meaning for a lead
+            if not 0 <= one.token < self._vocab.size:  # the lead's vocabulary lacks this token
                 return guesses
             guesses.append(DraftGuess(one.token, one.confidence))
         if end is not None and self._vocab.eos is not None:
@@ -160,7 +158,7 @@ class EngineDrafter(Drafter):
         self._asked[session.id] = _Asked(reply, session.n_opened, n, session.tokens[n:], (0, n))
 
     def _engine_prompt(self, tokens: Sequence[int]) -> str | list[int]:
-        """Return the text for the engine, without the first token if the engine adds that itself."""
+        """Return the prompt for the engine, without a first token that the engine adds itself."""
         if self._engine.takes_ids:
             return list(tokens)
         vocab = self._vocab
@@ -197,7 +195,7 @@ def dialect_of(client: EngineClient, vocab: Vocabulary) -> Dialect:
     if tokens is None:
         ollama = client.fetch("GET", "/api/version")
         dialect: Dialect = Ollama() if isinstance(ollama, dict) and "version" in ollama else OpenAI()
-        why = "it tells no token ids"
+        why = "it sends no token ids"
     elif (why := _vocabulary_difference(client, vocab)) is None:
         dialect = LlamaServer()
     else:

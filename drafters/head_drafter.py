@@ -33,11 +33,11 @@ from server.speculation.wire.presence import mismatch, vocabulary_card
 
 
 class DistantHead(Cells, Protocol):
-    """A PredictionBlock far from its target."""
+    """A PredictionBlock in another process than its target."""
 
     n_ctx: int  # maximum positions of a sequence
     n_batch: int  # maximum rows of a decode
-    n_embd: int  # width of the rows that evaluate() reads
+    n_embd: int  # length of the rows that evaluate() reads
 
     @property
     def vocab(self) -> Vocabulary: ...
@@ -54,7 +54,7 @@ class DistantHead(Cells, Protocol):
 def open_head(
     path: Path, model: LlamaBackend, options: LlamaOptions
 ) -> tuple[LlamaHead | BlockFile, RowsCard]:
-    """Load an EAGLE-3 head or a prediction block; return it, and the description of the rows that it reads.
+    """Load an EAGLE-3 head or a prediction block; return it with a description of the rows that it reads.
 
     Args:
         path: The head's file.
@@ -88,26 +88,26 @@ def open_head(
 class _HeadPath:
     """The target's hidden rows that have arrived for a session, and the state of the head's path."""
 
-    n_opened: int = 0  # the session's Open messages, when the rows were begun
+    n_opened: int = 0  # number of the session's Open messages before the first row
     last: DraftGuess | None = None  # the path's last guess
     first: int = 0  # position of the first row
     rows: list[npt.NDArray[np.float16]] = field(default_factory=list[npt.NDArray[np.float16]])
-    n_true: int = 0  # leading tokens whose cells are made with rows of the target
-    hidden: Hidden | None = None  # the head's own row, to evaluate `last` with
+    n_true: int = 0  # number of leading tokens whose KV cells were computed from rows of the target
+    hidden: Hidden | None = None  # the head's own row with which `last` is evaluated
 
     @property
     def end(self) -> int:
         return self.first + len(self.rows)
 
     def add_rows(self, rows: Rows) -> None:
-        """Add rows; after a gap only these are left."""
+        """Add rows; if there is a gap before them, drop all earlier rows."""
         new = np.frombuffer(rows.data, dtype="<f2").reshape(-1, rows.width)
         if not self.first <= rows.base <= self.end:
             self.first, self.rows = rows.base, []
         self.rows[rows.base - self.first :] = list(new)
 
     def forget_rows(self, length: int) -> None:
-        """Drop the rows before this position, which are not needed again."""
+        """Drop the rows before position `length`, which are no longer needed."""
         del self.rows[: max(0, length - self.first)]
         self.first = max(self.first, length)
 
@@ -115,8 +115,8 @@ class _HeadPath:
 class HeadDrafter(Drafter):
     """Guesses from the target's hidden rows, and extends a path until the lead commits another token.
 
-    To evaluate a committed token, the head reads the target's row of the previous token; to evaluate a guess,
-    a row of its own. If rows of a text's beginning are unknown, the head attends only to the tokens after it.
+    To evaluate a committed token, the head reads the target's row of the previous token. To evaluate a guess,
+    it reads its own row. If the rows of a text's beginning are unknown, it attends only to the later tokens.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class HeadDrafter(Drafter):
     ) -> None:
         """Begin without sessions; `path_min` is the minimum probability of a path that grows."""
         self._head, self._path_min, self._clock = head, path_min, clock
-        self._vocab = head.vocab  # a head reads all tokens anew each time
+        self._vocab = head.vocab  # kept, because a head builds it at each access
         self._cache = DraftCache(head)
         self._followed: dict[int, _HeadPath] = {}
         self.td = Smoothed(TD_WEIGHT)
@@ -142,7 +142,7 @@ class HeadDrafter(Drafter):
         return None
 
     def wants(self, session: DraftSession) -> bool:
-        """Return True if the row before the last committed token is here, and the path may grow."""
+        """Return True if the row before the last committed token has arrived, and the path may grow."""
         followed = self._path_of(session)
         if session.lost:
             return False
@@ -185,7 +185,7 @@ class HeadDrafter(Drafter):
         del self._followed[session.id]
 
     def _path_of(self, session: DraftSession) -> _HeadPath:
-        """Return a session's rows, with those that arrived; none from before its latest Open."""
+        """Return a session's rows, including new arrivals, without rows from before its latest Open."""
         followed = self._followed.get(session.id)
         if followed is None or followed.n_opened != session.n_opened:
             n_true = min(followed.n_true, session.n_kv) if followed else 0
@@ -197,7 +197,7 @@ class HeadDrafter(Drafter):
     def _add_committed(
         self, session: DraftSession, followed: _HeadPath, batch: Batch, hidden: list[Hidden]
     ) -> None:
-        """Add rows for committed tokens that the head lacks, the last one with logits, as far as they fit."""
+        """Fill the batch with committed tokens that the head lacks, the last one with logits."""
         session.forget_guesses()
         session.n_kv = followed.n_true = min(session.n_kv, followed.n_true)
         session.evidence.clear()
@@ -222,7 +222,10 @@ class HeadDrafter(Drafter):
         followed.forget_rows(followed.n_true - 1)
 
     def _rows_before(self, followed: _HeadPath, start: int, n: int) -> Hidden:
-        """Return what the head reads beside the n tokens from `start` on: rows of the tokens before them."""
+        """Return the hidden rows that the head reads with the n tokens from `start` on.
+
+        These are the rows of the token before each of them.
+        """
         at = start - 1 - followed.first
         found = [row.astype(np.float32) for row in followed.rows[max(0, at) : at + n]]
         fused = (
@@ -231,7 +234,7 @@ class HeadDrafter(Drafter):
         return fused if at >= 0 else np.concatenate([np.zeros((1, fused.shape[1]), np.float32), fused])
 
     def _take_guess(self, session: DraftSession, row: Logits, own: Hidden) -> None:
-        """Add the guess of a row of logits to the session's path, and its second choice as a branch."""
+        """Add the likeliest token of `row` to the session's path, and the second likeliest as a branch."""
         followed, place = self._path_of(session), len(session.tokens)
         position = place + session.n_dropped
         score = session.score
@@ -244,5 +247,5 @@ class HeadDrafter(Drafter):
 
 
 def _goes_on(session: DraftSession, followed: _HeadPath) -> bool:
-    """Return True if the session's path still ends with the head's last guess."""
+    """Return True if the last guess of the head still ends the session's path."""
     return bool(session.path.guesses) and session.path.guesses[-1] is followed.last

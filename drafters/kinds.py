@@ -1,4 +1,4 @@
-"""Put the kinds of drafters together from the settings."""
+"""Create the kind of drafter that the settings name."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from server.llama.options import LlamaOptions, Weights
 from server.llama.shapes import UNKNOWN, measure
 from server.speculation.wire.presence import VocabularyCard, vocabulary_card
 
-# Full conversations the KV cache has room for when --ctx-size does not say otherwise: assumed. Off by two:
-# the cache takes twice or half the memory.
+# Assumed number of full conversations that the KV cache has room for without --ctx-size. Twice: the cache
+# takes twice the memory.
 MODEL_CAPACITY = 4
-BROWSER_CAPACITY = 1  # sessions: a browser holds one text, and reads it anew when another one comes between
+BROWSER_CAPACITY = 1  # sessions: a browser holds one text; alternating texts would each be read again
 OTHER_CAPACITY = 256  # sessions, each cheap without a model: assumed. Half: leads look elsewhere earlier
-# Maximum rows of a decode whose times are measured: a path and two branches. Further rows are assumed to cost
-# as much as these two. Twice: a start measures for twice as long; half: rows seem to cost nothing
+# Maximum rows of a timed decode: a path and two branches. Further rows are assumed to cost as much as these
+# two. Twice: a start measures for twice as long; half: rows seem to cost nothing
 MAX_DRAFT_ROWS = 3
 _STDOUT, _STDERR = 1, 2
 _CELLS = 32  # enough to open a model for its vocabulary
@@ -50,14 +50,14 @@ WITHOUT_MODEL: dict[str, Callable[[DrafterSettings], Drafter]] = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A drafter, and how its process describes itself."""
+    """A drafter, and the properties that its process announces."""
 
     drafter: Drafter
     name: str
     vocabulary: VocabularyCard
     capacity: int  # sessions at once
-    host: str = ""  # the machine that it computes on; empty: this one
-    browser: BrowserLink | None = None  # to be listened to
+    host: str = ""  # the machine that it computes on; empty: this machine
+    browser: BrowserLink | None = None  # the link whose messages must be read
     rows: RowsCard | None = None  # hidden rows of the target that it needs
 
 
@@ -128,10 +128,10 @@ def _engine_kind(settings: DrafterSettings, stack: ExitStack) -> Kind:
 
 
 def _browser_kind(settings: DrafterSettings, stack: ExitStack) -> Kind:
-    """Return the drafter of a browser, which is at the other end of standard input and output."""
+    """Return the drafter that asks a browser through standard input and output."""
     use_no_gpu()
     out = os.dup(_STDOUT)
-    os.dup2(_STDERR, _STDOUT)  # what else is printed is no message to the browser
+    os.dup2(_STDERR, _STDOUT)  # other prints must not reach the browser
     vocab = stack.enter_context(closing(_open_vocabulary(settings.vocab_from))).vocab
     link = BrowserLink(sys.stdin.buffer, out, salt=settings.lent_salt)
     name = f"{settings.vocab_from.name} in a browser"

@@ -1,4 +1,4 @@
-"""Draft without a model: from what followed before, in the session's text or in other recent texts."""
+"""Draft without a model: look up what followed the same tokens earlier, in this or other recent texts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Followed:
 
 
 class LookupDrafter(Drafter):
-    """Drafts for any vocabulary. Remembers replies of its leads, separately per salt."""
+    """Drafts for any vocabulary. Remembers its leads' replies, separately for each salt."""
 
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._pools = LatestUsed(lambda _: LookupPool(), MAX_POOLS)  # by salt
@@ -59,7 +59,7 @@ class LookupDrafter(Drafter):
         return grown
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
-        """Keep the session's reply, whatever `keep` says, for lookups of other sessions with its salt."""
+        """Keep the session's reply for lookups of other sessions with its salt. `keep` is ignored."""
         if self._followed.pop(session.id, None) is not None:
             pool = self._pools[session.salt]
             pool.add(session.tokens[session.n_prompt : session.n_committed])

@@ -1,4 +1,4 @@
-"""Replay known texts as a drafter for measurements, with errors on purpose and a set time per guess."""
+"""Replay known texts as a drafter for measurements, with deliberate errors and a fixed time per guess."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Script:
 
     accept: float  # probability that a guess is right
     td_s: float  # seconds of a round of guesses, one for each session
-    seed: int = 0  # decides which guesses are wrong
+    seed: int = 0  # determines which guesses are wrong
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class ReplayDrafter(Drafter):
         session.add(DraftGuess(token, self._script.accept))
 
     def token(self, text: int, position: int) -> int:
-        """Return the guess for a position of a known text: its token or, on purpose, a wrong one."""
+        """Return the guess for a position of a known text: the right token or a deliberately wrong one."""
         right = self._texts[text][position]
         if self._chance_at(text, position) < self._script.accept:
             return right

@@ -11,7 +11,7 @@ from server.llama.backend import Vocabulary
 from server.sampling.draft_token import DraftGuess
 
 # Characters at the end of a text that are tokenised again when it grows: longer than most tokens. Twice: each
-# commit tokenises up to as many more; half: a long token keeps more of the text from being settled.
+# commit tokenises up to 32 more; half: a long token leaves more of the text unsettled.
 REDONE = 32
 
 
@@ -21,13 +21,13 @@ class Growing:
     def __init__(self, vocab: Vocabulary) -> None:
         self._vocab = vocab
         self._start = [vocab.bos] if vocab.add_bos and vocab.bos is not None else []
-        self._done: list[int] = []  # tokens of the part that does not change any more,
-        self._rest = ""  # and the text after it
+        self._done: list[int] = []  # tokens of the part that no longer changes
+        self._rest = ""  # text after that part
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
     def unfinished(self) -> bool:
-        """True if the last bytes only begin a character."""
+        """True if the last bytes are the beginning of an unfinished character."""
         return bool(self._decoder.getstate()[0])
 
     def extend(self, data: bytes) -> list[int]:
@@ -46,10 +46,10 @@ class Growing:
         return tokens_of(self._vocab, text, follows=follows or bool(self._done))
 
     def _finalise_head(self, rest: list[int]) -> None:
-        """Make final all tokens before the last space that is not too near the end of the text.
+        """Make all tokens final up to the last space that is at least REDONE characters before the end.
 
-        From then on only the text from this space on is tokenised again. Most vocabularies begin a word with
-        a space. Nothing is done if a cut at this space would change the tokens.
+        From then on only the text from this space on is tokenised again. A space is used because most
+        vocabularies begin words with one. Does nothing if a cut at this space would change the tokens.
         """
         cut = self._rest.rfind(" ", 1, max(1, len(self._rest) - REDONE))
         if cut < 0:
@@ -78,7 +78,7 @@ def text_of(vocab: Vocabulary, tokens: Sequence[int]) -> bytes:
 
 
 class Piece(NamedTuple):
-    """Some bytes of a guessed text, and the probability that they are right given all before."""
+    """Some bytes of a guessed text, and the probability that they are right, given all bytes before."""
 
     data: bytes
     confidence: float
@@ -96,7 +96,7 @@ def translated(
         guesses: The guesses, in the drafter's own tokens.
         own: The drafter's vocabulary.
         target: The target's vocabulary.
-        more: The text may go on, so the last token is left out unless EOS follows.
+        more: True if the text may continue. Then the last token is left out, unless EOS follows.
     """
     pieces = [Piece(own.piece(guess.token), guess.confidence) for guess in guesses]
     n_spoken = next((i for i, piece in enumerate(pieces) if not piece.data), len(pieces))
@@ -110,14 +110,14 @@ def retokenised(
 ) -> list[DraftGuess]:
     """Return the tokens of a guessed text.
 
-    A token's confidence is the probability that all pieces of its text are right, given those before. Bytes
-    that are no whole character end the guesses.
+    A token's confidence is the probability that all pieces of its text are right, given the pieces before.
+    The guesses end before bytes that are not a whole character.
 
     Args:
         pieces: The text.
         target: The vocabulary.
         end: The probability that the text ends here; None if it does not.
-        more: The text may go on, so the last token, which the next piece may change, is left out.
+        more: True if the text may continue. Then the last token, which may still change, is left out.
     """
     text = _decodable_part(b"".join(piece.data for piece in pieces))
     tokens = tokens_of(target, text, follows=True)
@@ -126,7 +126,7 @@ def retokenised(
     if more and end is None:
         tokens = tokens[:-1]
     result: list[DraftGuess] = []
-    at = position = used = 0  # bytes of the tokens so far; bytes and number of the pieces used for them
+    at = position = used = 0  # bytes of the tokens so far; bytes of the pieces used; number of pieces used
     for token in tokens:
         at += len(target.piece(token, special=True))
         first = used

@@ -1,4 +1,4 @@
-"""Draft for a lead of another vocabulary, by translating tokens and guesses through text."""
+"""Draft for a lead with another vocabulary by translating tokens and guesses through text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from server.speculation.wire.messages import Open, chain_start
 
 @dataclass(slots=True)
 class _Translation:
-    """A lead's session in the drafter's own tokens, as of n_opened Open messages and n_committed tokens."""
+    """A lead's session in the drafter's own tokens, after n_opened Open messages and n_committed tokens."""
 
     text: Growing
     n_opened: int
     own: DraftSession | None = None  # None: no token yet
     n_committed: int = 0
-    n_guesses: int = -1  # guesses of `own` when they were last translated
+    n_guesses: int = -1  # number of guesses of `own` at the last translation
 
 
 class TranslatingDrafter(Drafter):
@@ -83,9 +83,9 @@ class TranslatingDrafter(Drafter):
             self._drafter.close(translation.own, keep=keep)
 
     def _current_translation(self, session: DraftSession) -> _Translation:
-        """Return the session in the drafter's own tokens, up to date.
+        """Return the session in the drafter's own tokens, updated with all committed tokens.
 
-        It has all committed tokens. Its guesses that agree with them stay.
+        Guesses that agree with these tokens are kept.
         """
         translation = self._translations.get(session.id)
         own = translation.own if translation else None
@@ -119,6 +119,6 @@ class TranslatingDrafter(Drafter):
 
 
 def _open_in_own(session: DraftSession, tokens: tuple[int, ...]) -> Open:
-    """Return an Open for the same session with these tokens, which are of the drafter's own vocabulary."""
+    """Return an Open for the same session with `tokens`, which belong to the drafter's own vocabulary."""
     chain = chain_start(tokens)
     return Open(session.lead, session.id, chain, session.max_ahead, GREEDY, tokens, session.salt)

@@ -1,4 +1,4 @@
-"""Run the drafter's loop: take in leads' messages, extend paths, publish guesses."""
+"""Run the drafter's loop: handle leads' messages, extend paths, publish guesses."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from server.speculation.wire.presence import Presence
 
 logger = logging.getLogger("duo.drafter")
 
-PUBLISH_S = 0.002  # seconds whose guesses go into one message. Half: more messages; twice: later ones
-# Seconds between two messages for one session, for each session that is drafted for; PUBLISH_S if that is
-# longer. A lead drops messages of a drafter beyond 4,000 a second. With 16 sessions a drafter sends 1,750 a
-# second, without this pause 2,900 to 4,200; with half of it 2,700, and as many tokens per second if the lead
-# drops none (over real Redis, beside decodes that only wait).
+PUBLISH_S = 0.002  # seconds of guessing per message. Half: more messages; twice: guesses arrive later
+# Minimum seconds between two messages for one session, times the number of drafted sessions; PUBLISH_S if
+# that is longer. A lead drops a drafter's messages beyond 4,000 a second. With 16 sessions a drafter sends
+# 1,750 a second, without this pause 2,900 to 4,200, with half of it 2,700. Tokens per second are equal if the
+# lead drops no message (over real Redis, beside decodes that only wait).
 MESSAGE_S = 0.001
-WANT_S = 0.2  # seconds between two requests for a session: some slow round trips. Half: more in vain
+WANT_S = 0.2  # seconds between two requests for a session: some slow round trips. Half: more are useless
 LEASE_S = 5.0  # seconds of silence about a session until its lead is asked for it: a Close may be lost
-UNANSWERED = 3  # times LEASE_S of silence until a session is closed: its cells are held for 15 s. Twice: 30 s
-MAX_WANTED = 1024  # sessions asked for that are remembered: bounds memory, off by two changes nothing else
-MAX_FAILURES = 3  # failed decodes in a row after which a session is not drafted for. Twice: 6 steps in vain
-TD_CHANGE = 0.2  # share by which td changes before it is told again. Half: more messages; twice: older
+UNANSWERED = 3  # silent LEASE_S intervals until a session is closed: cells are held for 15 s. Twice: 30 s
+MAX_WANTED = 1024  # requested sessions that are remembered: bounds memory, has no other effect
+MAX_FAILURES = 3  # consecutive failed decodes that end drafting for a session. Twice: 6 useless steps
+TD_CHANGE = 0.2  # relative change of td that is announced. Half: more messages; twice: older values
 
 Arrival: TypeAlias = Message | tuple[Presence, ...] | Literal["wake"] | None
 
@@ -50,7 +50,7 @@ class Worker:
         self._present: set[str] = set()
         self._refusals: dict[str, str] = {}
         self._busy: list[DraftSession] = []  # sessions whose next guess is worth making
-        self._idle = True  # until a message arrives
+        self._idle = True  # True until a message arrives
         self._published_at = 0.0
         drafter.watch(lambda: not self._arrived.empty(), lambda: self._arrived.put("wake"))
         self.n_drafted = 0
@@ -67,7 +67,7 @@ class Worker:
         """End run(). Safe from any thread and from a signal handler."""
         self._arrived.put(None)
 
-    # -- any thread, for a look
+    # -- any thread; values may be stale
 
     @property
     def n_sessions(self) -> int:
@@ -86,7 +86,7 @@ class Worker:
             pass
 
     def turn(self, *, wait: bool = True) -> bool:
-        """Take in what arrived, then advance every session once; return False after stop().
+        """Handle messages that arrived, then advance every session once; return False after stop().
 
         Blocks if there is nothing to do and `wait`.
         """
@@ -97,14 +97,14 @@ class Worker:
         self._busy = self._servable_sessions()
         self._idle = not progress or not self._busy
         self._publish_guesses(all_of_it=self._idle)
-        self._tell_td()
+        self._announce_td()
         return True
 
     def _servable_sessions(self) -> list[DraftSession]:
         return [s for s in self._sessions.values() if self._drafter.wants(s) and not self._is_hindered(s)]
 
     def _is_hindered(self, session: DraftSession) -> bool:
-        """Return True if the session cannot be served; log the reason the first time."""
+        """Return True if the session cannot be drafted; log the reason the first time."""
         obstacle = self._drafter.obstacle(session)
         if obstacle and not session.is_obstructed:
             session.is_obstructed = True
@@ -112,9 +112,9 @@ class Worker:
         return obstacle is not None or session.n_failures >= MAX_FAILURES
 
     def _advance_sessions(self, sessions: list[DraftSession]) -> bool:
-        """Take one step for all sessions; return True if any had room.
+        """Take one step for all sessions; return True if any session could take guesses.
 
-        Sessions of a failed step are advanced alone, to find the faulty one.
+        After a failed step its sessions are advanced one by one, to find the faulty session.
         """
         sound = [session for session in sessions if not session.n_failures]
         suspects = [[session] for session in sessions if session.n_failures]
@@ -140,9 +140,9 @@ class Worker:
                 logger.warning("drafting for a session of %s ends: its decodes keep failing", session.lead)
 
     def _publish_guesses(self, *, all_of_it: bool) -> None:
-        """Send guesses: the first ones of a path at once, others once every PUBLISH_S seconds or more.
+        """Send guesses: the first guesses of a path at once, later guesses at intervals (see PUBLISH_S).
 
-        Guesses of branches, the alternatives to a path, are sent after the path's.
+        Guesses of branches, the alternatives to a path, are sent after the path's guesses.
 
         all_of_it: True to send all guesses at once.
         """
@@ -160,7 +160,7 @@ class Worker:
     def _td_us(self) -> int:
         return round(self._drafter.td.value * 1e6)
 
-    def _tell_td(self) -> None:
+    def _announce_td(self) -> None:
         td_us, told = self._td_us, self._own.td_us
         if abs(td_us - told) > TD_CHANGE * told:
             self._own = replace(self._own, td_us=td_us)
@@ -236,7 +236,7 @@ class Worker:
     def _want_session(
         self, session: int, leads: list[str], n_known: int = 0, every_s: float = WANT_S
     ) -> None:
-        """Ask for a session whose first n_known tokens are here, at most once in every_s seconds."""
+        """Ask leads for a session whose first n_known tokens are known here, at most once per every_s."""
         now = self._clock()
         if now - self._wanted.get(session, -every_s) < every_s:
             return

@@ -30,7 +30,7 @@ COMMANDS = ("up", "serve", "draft", "lend", "chat", "probe", "doctor", "top", "l
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    The status is 0 on success, 1 after an expected failure (told in one line), 2 for bad usage, 130 after
+    The status is 0 on success, 1 after an expected failure (printed in one line), 2 for bad usage, 130 after
     Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)

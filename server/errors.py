@@ -175,7 +175,7 @@ class StoreError(DuoError):
 
 
 class OtherEventsError(DuoError):
-    """A reader comes from events that were never stored, and that differ from those of this log."""
+    """A reader has got events that were never stored, and that differ from the events of this log."""
 
     def __init__(self) -> None:
         super().__init__("the events up to this one were never stored: read the reply from its beginning")
@@ -185,4 +185,4 @@ class LostReplyError(DuoError):
     """The log of a reply breaks off: the process that wrote it is gone."""
 
     def __init__(self) -> None:
-        super().__init__("the server that wrote this reply has ended, and no other took it up")
+        super().__init__("the server that wrote this reply has ended, and no other server continues it")

@@ -138,9 +138,9 @@ T = TypeVar("T")
 class LatestUsed(dict[str, T]):
     """A dict with a value for each of the latest names, made on first use: an approximate LRU cache.
 
-    It has two generations. When the new one has `most` values, it becomes the old one, whose values are
-    dropped. A value of the old one that is used moves to the new one. So a use costs one dict look-up, and at
-    least the `most` names used last are kept.
+    It has two generations. When the new generation has `most` values, it replaces the old one, whose values
+    are dropped. A used value of the old generation moves to the new one. So a use costs one dict look-up, and
+    at least the `most` names used last are kept.
     """
 
     def __init__(self, make: Callable[[str], T], most: int) -> None:

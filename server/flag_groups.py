@@ -16,7 +16,7 @@ LEAD = {
     "Serving": "api_key_file no_api_key cors_origins ssl_key_file ssl_cert_file max_queued max_tokens "
     "max_body timeout write_timeout request_timeout watchdog grace ui slots metrics print log_format "
     "log_requests log_prompts smooth",
-    "What requests get that do not say": "temp top_k top_p min_p seed predict reasoning reasoning_format "
+    "Defaults of requests": "temp top_k top_p min_p seed predict reasoning reasoning_format "
     "reasoning_budget context_shift verbose",
     "Cache": "cache_ram cache_dir cache_disk cache_type_k cache_type_v kv_unified",
     REST: "batch_size ubatch_size cpu_mask cpu_range cpu_mask_draft cpu_range_draft mmap mlock "

@@ -1,4 +1,4 @@
-"""What a person can set: one definition for each flag, its environment variable and its default."""
+"""The lead's settings: one definition for each flag, its environment variable and its default."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class LeadSettings(ModelSettings, ClientPolicySettings):
     )
     cache_dir: Path | None = Field(
         None,
-        description="a directory for conversations beyond that, kept over restarts; leads may share it "
+        description="a directory for those beyond --cache-ram, kept over restarts; leads may share it "
         "(default: none)",
     )
     cache_disk: int = Field(8192, ge=1, description="maximum size of --cache-dir")
@@ -217,8 +217,8 @@ class LeadSettings(ModelSettings, ClientPolicySettings):
     lookup: bool = Field(True, description="also draft from earlier text")
     verify: Literal["exact", "rejection"] = Field(
         "exact",
-        description="exact: the text does not depend on drafts; rejection: only the distribution does "
-        "not, with --draft-mode sync",
+        description="exact: drafts never change the text; rejection: drafts keep only its distribution, "
+        "with --draft-mode sync",
     )
     gate: bool = Field(True, description="verify only guesses that pay; off: all")
     exactness: Literal["default", "width-stable"] = Field(
@@ -249,8 +249,8 @@ class LeadSettings(ModelSettings, ClientPolicySettings):
     max_queued: int = Field(
         64,
         ge=1,
-        description="maximum requests held, running ones included; others get a 429. Of several API keys "
-        "each may hold as many as are free",
+        description="maximum requests held, running ones included; more get a 429. With several API keys, "
+        "each may hold at most as many as are still free",
     )
     watchdog: float = Field(
         600,

@@ -1,4 +1,4 @@
-"""Share a scarce resource fairly among tenants: who may hold more of it, and whose turn it is.
+"""Share a scarce resource fairly among tenants: decide who may hold more of it, and who is next.
 
 A tenant is an API key if there are several keys. Otherwise everybody is the tenant "": requests are served in
 order, and none is refused while a place is free.
@@ -28,7 +28,7 @@ class Place:
 
 
 class Places:
-    """A limited number of places in a queue; a tenant may hold at most as many as are still free.
+    """A limited number of places in a queue. Each tenant may hold at most as many as are still free.
 
     This is the dynamic threshold of Choudhury and Hahne (1998) with factor 1: n tenants that ask for all
     places they can get leave 1 / (n + 1) of the places to others. The limit does not hold for the first
@@ -72,7 +72,7 @@ class Places:
 
 
 class Turns:
-    """Decides which tenant is next: the one with the fewest places; of several, the one served longest ago.
+    """Decides which tenant is next: the tenant with the fewest places, on a tie the one served longest ago.
 
     It stores one number per tenant.
     """
@@ -91,7 +91,7 @@ class Turns:
 
 
 class FairSemaphore:
-    """Lets n in at a time; others wait for their turn. For one event loop."""
+    """Admits n at a time; others wait for their turn. For one event loop."""
 
     def __init__(self, n: int, waiting: Places) -> None:
         self._n_free = n

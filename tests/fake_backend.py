@@ -18,7 +18,7 @@ import numpy as np
 
 from server.errors import BackendError
 from server.llama.backend import PICTURE_IDS, Batch, FillInMiddle, Logits
-from server.sampling.noise import mix, quiet
+from server.sampling.noise import lower_noise, mix
 
 IM_START, IM_END, END_OF_TEXT = 256, 257, 258
 _SPECIALS = {IM_START: b"<|im_start|>", IM_END: b"<|im_end|>", END_OF_TEXT: b"<|endoftext|>"}
@@ -80,7 +80,7 @@ class FakeModel:
             row[IM_END] = 30.0
         if self.error and _share(mix(key ^ mix(self.error_seed + 2))) < self.error:
             key = mix(key ^ mix(self.error_seed + 3))
-        row[_CHARACTERS] = self.sharpness * quiet(key, 0, _CHARACTERS)
+        row[_CHARACTERS] = self.sharpness * lower_noise(key, 0, _CHARACTERS)
         return row
 
 

@@ -13,7 +13,7 @@ import uvloop
 
 from server.api.app import create_app
 from server.api.middleware import Edge
-from server.api.served import DrafterHealth, Health, ModelCard, Served
+from server.api.services import DrafterHealth, Health, ModelCard, Services
 from server.api.traffic import Traffic
 from server.engine.engine import Engine
 from server.engine.scheduler import Limits
@@ -34,10 +34,10 @@ class Lead:
 
     backend: FakeBackend
 
-    def __init__(self, url: str, server: DrainingServer, thread: EngineThread, served: Served) -> None:
+    def __init__(self, url: str, server: DrainingServer, thread: EngineThread, services: Services) -> None:
         self.url = url
         self.server = server
-        self.served = served
+        self.services = services
         self.thread = thread
 
     def until(self, condition: Callable[[Engine], bool]) -> None:
@@ -46,7 +46,7 @@ class Lead:
 
     def until_idle(self) -> None:
         """Wait until no session is active or queued, then check_engine()."""
-        self.until(lambda engine: self.served.history.idle and not engine.n_active and not engine.n_waiting)
+        self.until(lambda engine: self.services.history.idle and not engine.n_active and not engine.n_waiting)
         check_engine(self.thread.engine)
 
 
@@ -68,7 +68,7 @@ def serving(
     bounds: Bounds | None = None,
     **more: Any,
 ) -> Generator[Lead]:
-    """Serve on a free port, on a thread with its own event loop. more: further fields of Served."""
+    """Serve on a free port, on a thread with its own event loop. more: further fields of Services."""
     door = door or ClientPolicy(Edge(), None, grace_s=0)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"{'https' if door.tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
@@ -86,7 +86,7 @@ def serving(
             observers=[traffic],
         )
 
-        served = Served(
+        services = Services(
             thread,
             backend.vocab,
             ChatTemplate(template, controls=controls_of(backend.vocab)),
@@ -100,11 +100,11 @@ def serving(
             places=thread.places,
             **more,
         )
-        config = configured(witnessed(create_app(served, door.edge)), door.tls, door.bounds)
-        hand_over = partial(served.background.hand_over, served.replies)
+        config = configured(witnessed(create_app(services, door.edge)), door.tls, door.bounds)
+        hand_over = partial(services.background.hand_over, services.replies)
         server = DrainingServer(config, thread, grace_s=door.grace_s, hand_over=hand_over)
         thread.start()
-        lead = Lead(url, server, thread, served)
+        lead = Lead(url, server, thread, services)
         lead.backend = backend
         held.append(lead)
         ready.set()

@@ -87,7 +87,7 @@ MAY_IMPORT = {
     ),
     "server/formats/": (
         "server.formats",
-        "server.text.form",
+        "server.text.reply_format",
         "server.text.guard",
         "server.text.indentation",
         "server.text.message",
@@ -172,7 +172,7 @@ PURE_IN = {
     "server/llama": ("cuts",),
     "server": ("estimators",),
     "server/engine": ("verify", "scheduler", "branches", "beams", "rejection", "copies", "move_costs"),
-    "server/text": ("message", "form", "adapting", "capabilities"),
+    "server/text": ("message", "reply_format", "adapting", "capabilities"),
     "server/pictures": ("picture",),
     "server/cache": ("prefix", "radix", "catalogue"),
     "server/speculation": [

@@ -11,7 +11,7 @@ import numpy as np
 
 from server.errors import BackendError
 from server.llama.embedding import Vectors, normalised
-from server.sampling.noise import mix, quiet
+from server.sampling.noise import lower_noise, mix
 from tests.fake_backend import FakeVocabulary
 
 
@@ -59,4 +59,4 @@ class FakeEmbedder:
         self.closed = True
 
     def _of(self, token: int) -> Vectors:
-        return quiet(mix(token + 1), 0, np.arange(self.n_embd)).astype(np.float32)
+        return lower_noise(mix(token + 1), 0, np.arange(self.n_embd)).astype(np.float32)

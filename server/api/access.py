@@ -21,7 +21,7 @@ from server.errors import AccessError
 PUBLIC = frozenset({"/", "/status", "/lend", "/health", "/v1/health", "/ready", "/openapi.yaml"})
 """Paths that need no key."""
 PUBLIC_BELOW = ("/web/", "/lend/page/")
-"""Prefixes of further paths that need no key."""
+"""Prefixes of other paths that need no key."""
 SOCKET, SOCKET_PROTOCOL = "/lend/socket", "duo-lend"
 """The path of the only WebSocket, and its subprotocol."""
 KEY_PROTOCOL = "duo-key."
@@ -33,7 +33,7 @@ DOMAIN = b"duo prompt cache"  # fixed, so that salts in files still match after 
 class Caller:
     """The owner of one API key, or anybody where no keys are set."""
 
-    secret: bytes = b""  # salts are made of it; does not reveal the key; empty without keys
+    secret: bytes = b""  # salts are derived from this; does not reveal the key; empty without keys
     name: str = ""  # for logs; empty without keys
 
     def salt(self, cache_salt: str = "") -> str:
@@ -100,6 +100,6 @@ def _decoded(text: str) -> str:
 
 
 def salt_of(request: Request, cache_salt: str | None) -> str:
-    """Return the salt under which engine, history and files keep data of this caller and cache_salt."""
+    """Return the salt under which engine, history and files keep this caller's data for a cache_salt."""
     caller: Caller = request.state.caller
     return caller.salt(cache_salt or "")

@@ -1,4 +1,4 @@
-"""GET and POST /lora-adapters, as llama-server has them. Scales cannot be changed."""
+"""GET and POST /lora-adapters, as in llama-server. Scales cannot be changed."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from starlette.responses import Response
 
 from server.api.delivery import Json
 from server.api.generation_fields import AdapterScale
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.validate import from_body, validated
 from server.errors import InvalidRequestError, UnsupportedFieldError
 
 
-async def list_adapters(_: Request, served: Served) -> Response:
+async def list_adapters(_: Request, services: Services) -> Response:
     """Answer with the adapters and their scales."""
-    adapters = enumerate(served.adapters)
+    adapters = enumerate(services.adapters)
     return Json([{"id": id, "path": name, "scale": scale} for id, (name, scale) in adapters])
 
 
-async def scale(request: Request, served: Served) -> Response:
-    """Accept the scales that the server started with, and refuse all others; an adapter not named has 0."""
-    check_scales(served, await from_body(request, _read_scales), "scale")
+async def scale(request: Request, services: Services) -> Response:
+    """Accept the scales that the server started with, and refuse others. An omitted adapter has scale 0."""
+    check_scales(services, await from_body(request, _read_scales), "scale")
     return Json({"success": True})
 
 
-def check_scales(served: Served, given: Sequence[AdapterScale], param: str) -> None:
+def check_scales(services: Services, given: Sequence[AdapterScale], param: str) -> None:
     """Raise UnsupportedFieldError if the given scales are not those that the server started with."""
     scales = {one.id: one.scale for one in given if one.scale}
-    if scales != {id: scale for id, (_, scale) in enumerate(served.adapters) if scale}:
+    if scales != {id: scale for id, (_, scale) in enumerate(services.adapters) if scale}:
         raise UnsupportedFieldError(param, "scales are those of --lora-scaled: this server changes none")
 
 

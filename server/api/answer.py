@@ -1,4 +1,4 @@
-"""Base class of answers to one request, in the form of any API: whole, or chunk by chunk."""
+"""Base class of answers to one request in the format of any API, sent whole or in chunks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.api import problem
 from server.api.choices import ReplyChoice, growing, grown
 from server.api.generation_fields import GenerationFields
 from server.api.partial_answer import Json, Note, PartialAnswer
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.prompted import Prompted
 from server.api.stages.submit import submit
 from server.engine.events import Event
@@ -30,7 +30,7 @@ _LINE_ENDS = {mark.encode(): f"\\u{ord(mark):04x}".encode() for mark in "\u0085\
 
 
 def json_line(payload: object) -> bytes:
-    """Return an object as JSON without characters that a client takes for the end of a line."""
+    """Return an object as JSON without characters that a client may treat as a line end."""
     line = orjson.dumps(payload)
     if line.isascii():  # most lines are; the three searches below take a microsecond
         return line
@@ -53,24 +53,26 @@ class Answer(ABC):
     keep_alive: ClassVar[tuple[str, str] | None] = None
     """Name and data of the event that keeps a silent stream open; None: send a comment instead."""
 
-    def __init__(self, id: str, served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> None:
+    def __init__(
+        self, id: str, services: Services, body: GenerationFields, prompts: Sequence[Prompted]
+    ) -> None:
         """Submit each prompt once for each of its replies. Raises the generator's errors."""
         self._id = id
-        self._served = served
+        self._services = services
         self._prompts = prompts
-        # 0 with timings_per_token, whose timings are those of whole steps
-        self._frame_s = 0.0 if body.timings_per_token else served.frame_s
-        self._choices = submit(served, body, prompts)
+        # 0 with timings_per_token, because timings are known for whole steps only
+        self._frame_s = 0.0 if body.timings_per_token else services.frame_s
+        self._choices = submit(services, body, prompts)
         for choice in self._choices:
             choice.name_calls(id)
-        self._begun: PartialAnswer | None = None  # what another process has told of this answer
-        self._opened = self._closed = False  # True once the first events, and the last one, were told
-        self._n_noted = [0] * len(self._choices)  # tokens of each choice that the log's states have
-        self._abandoned = False  # another process goes on with it
-        # events of the first choice that begin() has read, but see() has not
+        self._begun: PartialAnswer | None = None  # the start of this answer, sent by another process
+        self._opened = self._closed = False  # True once the first events, or the last one, were sent
+        self._n_noted = [0] * len(self._choices)  # tokens of each choice that the log's states contain
+        self._abandoned = False  # True if another process continues the answer
+        # events of the first choice that begin() has read and see() has not yet processed
         self._next: Sequence[Event] = ()
-        self.stopped = False  # by stop()
-        self.forgotten = False  # its owner deleted it, so nothing of it is kept any more
+        self.stopped = False  # True after stop()
+        self.forgotten = False  # True if the owner deleted the answer, so that it is not stored any more
         self._loss_sent = False
         self.owner = Owner(body.salt, tenant())
         self.refusal: DuoError | None = None  # error of write_to() before the engine started the request
@@ -90,7 +92,7 @@ class Answer(ABC):
             choice.generation.cancel()
 
     def recipe(self, given: Json) -> Json | None:
-        """Return what another process needs to continue this answer; None if none can.
+        """Return the data that another process needs to continue this answer, None if no process can.
 
         given: The request's body.
         """
@@ -112,7 +114,7 @@ class Answer(ABC):
         return whole
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        """Yield server-sent events, joined if several are ready; the last one is the error, if any."""
+        """Yield server-sent events, several joined if they are ready. An error is the last event."""
         try:
             if self._frame_s:
                 for choice in self._choices:
@@ -146,7 +148,7 @@ class Answer(ABC):
         """
         try:
             if log.guarded:
-                self._frame_s = 0.0  # its readers get what was stored at once, so pacing would be lost
+                self._frame_s = 0.0  # readers get all acknowledged events at once, so pacing has no effect
             await self._begin_writing()
             if self._begun is not None:
                 await self._replay(self._begun)
@@ -163,7 +165,7 @@ class Answer(ABC):
                 if keep is not None:
                     keep()
                 await self._flush_store()
-                await self._served.replies.flush()
+                await self._services.replies.flush()
                 log.end()
 
     async def _replay(self, begun: PartialAnswer) -> None:
@@ -183,7 +185,7 @@ class Answer(ABC):
         self._number_from(begun.n_events)
 
     def _number_from(self, n: int) -> None:
-        """Give the next event the number n, if events have numbers."""
+        """Set the number of the next event to n, if events have numbers."""
         return
 
     async def _begin_writing(self) -> None:
@@ -196,7 +198,7 @@ class Answer(ABC):
     def _append(self, log: ReplyLog, chunk: bytes) -> None:
         if not chunk or self._abandoned:
             return
-        # even above the limit, so that numbers of events have no gap
+        # append even above the limit, so that event numbers have no gap
         log.append(chunk, self._state() if log.guarded else b"")
         if log.n_bytes > MAX_LOG_BYTES:
             raise DuoError(f"the reply is too long to be stored: its events exceed {MAX_LOG_BYTES} bytes")
@@ -208,7 +210,7 @@ class Answer(ABC):
         self._append(log, self._failure_event(error))
 
     def _state(self) -> bytes:
-        """Return what another process needs, besides the events, to go on after the next ones."""
+        """Return the data that, with the events, lets another process continue after the next events."""
         notes = list[Note]()
         requests = (request for prompt in self._prompts for request in prompt.requests)
         for i, (choice, request) in enumerate(zip(self._choices, requests, strict=True)):
@@ -222,7 +224,7 @@ class Answer(ABC):
         return orjson.dumps({**state, "closed": True} if self._closed else state)
 
     def _loss_event(self) -> bytes:
-        """Return a warning that the log can no longer be stored; empty from the second call on."""
+        """Return a warning that the log can no longer be stored; return b"" from the second call on."""
         told, self._loss_sent = self._loss_sent, True
         return b"" if told else LOSS
 
@@ -238,7 +240,7 @@ class Answer(ABC):
     def _remember_replies(self) -> None:
         """Remember the tokens of all replies, which later prompts may repeat. All replies must have ended."""
         for prompt, choices in zip(self._prompts, self._by_prompt, strict=True):
-            prompt.remember(self._served.history, choices)
+            prompt.remember(self._services.history, choices)
 
     @abstractmethod
     def _whole_json(self) -> bytes:

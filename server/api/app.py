@@ -47,7 +47,7 @@ from server.api.responses import response_again
 from server.api.responses import responses_route as responses
 from server.api.responses import stored_route as stored
 from server.api.rpc import rpc_route as rpc
-from server.api.served import Health, Served
+from server.api.services import Health, Services
 from server.api.taking_up import TakingUp, Ways
 from server.engine.request_account import expected
 from server.errors import BusyError, DuoError
@@ -85,24 +85,24 @@ CONTRACTS = (
 """Where openapi.yaml is in a wheel, and in a checkout."""
 
 
-def create_app(served: Served, edge: Edge | None = None) -> Starlette:
+def create_app(services: Services, edge: Edge | None = None) -> Starlette:
     """Return the application; loads and starts nothing."""
     edge = edge or Edge()
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncGenerator[dict[str, Served]]:
+    async def lifespan(_: Starlette) -> AsyncGenerator[dict[str, Services]]:
         delivery.warm_up()
-        taking_up = TakingUp(served, WAYS)
+        taking_up = TakingUp(services, WAYS)
         try:
-            yield {"served": served}  # becomes request.state.served
+            yield {"services": services}  # becomes request.state.services
         finally:
             taking_up.close()
-            await served.background.close()
-            await served.replies.close()
-            served.handles.close_all()
-            served.template.stop()
-            await served.history.close()
-            await served.prompt_work.close()
+            await services.background.close()
+            await services.replies.close()
+            services.handles.close_all()
+            services.template.stop()
+            await services.history.close()
+            await services.prompt_work.close()
 
     return Starlette(
         routes=routes(),
@@ -113,7 +113,7 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
 
 
 def create_waiting_app(state: Health, edge: Edge) -> Starlette:
-    """Return the application for the time in which the model loads: pages, health, and 503 for all else."""
+    """Return the application that runs while the model loads: pages, health, and 503 for all else."""
 
     async def waiting(request: Request) -> Response:
         if handler := health.ROUTES.get(request.url.path):
@@ -222,27 +222,27 @@ def _conversations() -> list[BaseRoute]:
 
 
 def _route_to(
-    path: str, handler: Callable[[Request, Served], Awaitable[Response]], method: str = "POST"
+    path: str, handler: Callable[[Request, Services], Awaitable[Response]], method: str = "POST"
 ) -> Route:
     async def endpoint(request: Request) -> Response:
-        return await handler(request, request.state.served)
+        return await handler(request, request.state.services)
 
     return Route(path, endpoint, methods=[method])
 
 
-def _generating_route(path: str, handler: Callable[[Request, Served], Awaitable[Response]]) -> Route:
-    """Return a route that, if the queue is full, refuses a request before reading its body."""
+def _generating_route(path: str, handler: Callable[[Request, Services], Awaitable[Response]]) -> Route:
+    """Return a route that refuses a request before reading its body if the queue is full."""
 
-    async def with_place(request: Request, served: Served) -> Response:
-        with expected(served.places):
-            return await handler(request, served)
+    async def with_place(request: Request, services: Services) -> Response:
+        with expected(services.places):
+            return await handler(request, services)
 
     return _route_to(path, with_place)
 
 
 def _health_route(path: str, handler: Callable[[Health], Response]) -> Route:
     async def endpoint(request: Request) -> Response:
-        return handler(request.state.served.state())
+        return handler(request.state.services.state())
 
     return Route(path, endpoint, methods=["GET"])
 
@@ -263,9 +263,9 @@ def _page_handler(file: Path, headers: Mapping[str, str]) -> Callable[[Request],
     html = file.read_bytes()  # in memory: reading it in a thread each time is slow on a busy machine
 
     async def page(request: Request) -> Response:
-        """Return the page. Raises HTTPException if it is hidden. While the model loads, no page is hidden."""
-        served: Served | None = getattr(request.state, "served", None)
-        if served is not None and "ui" in served.hidden:
+        """Return the page. Raises HTTPException if the page is hidden; none is while the model loads."""
+        services: Services | None = getattr(request.state, "services", None)
+        if services is not None and "ui" in services.hidden:
             raise HTTPException(404)
         return Response(html, headers=headers, media_type="text/html")
 

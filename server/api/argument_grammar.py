@@ -20,7 +20,7 @@ _ARRAY, _OBJECT = frozenset({"array"}), frozenset({"object"})
 _MAX_ELEMENT_DEPTH = 4
 """Maximum depth of nested elements that must fit a schema; deeper elements are free text.
 
-Twice this depth makes grammars of recursive schemas larger.
+Twice: grammars of recursive schemas are larger.
 """
 _MOST_ELEMENTS = 256
 """Maximum elements of one grammar that must fit a schema: llguidance takes 65,535 symbols in all."""
@@ -31,7 +31,7 @@ _KINDS = {"integer": "number", "number": "number", "boolean": "boolean", "array"
 
 
 class ArgumentGrammar(OwnValues):
-    """Builds rules for arguments; base of CallGrammar."""
+    """Base of CallGrammar: builds the rules for a call's arguments."""
 
     def begin(self, *, loose: bool) -> None:
         super().begin(loose=loose)
@@ -64,7 +64,7 @@ class ArgumentGrammar(OwnValues):
             self.also("p_member: P_KEY p_value", r"P_KEY: /[A-Za-z_]\w{0,63}=/")
             return '(p_member (", " p_member)*)?'
         if "⟨nested⟩" in self.calls.parameter:
-            return ""  # the closing tag repeats the key: no rule can demand that of any key
+            return ""  # the closing tag repeats the key, which no rule can enforce for arbitrary keys
         self.also(r"KEY: /[A-Za-z_][\w.-]{0,63}/")
         return f"({self.rule(self._parameter_expression(None, {'type': 'string'}))})*"
 
@@ -83,7 +83,7 @@ class ArgumentGrammar(OwnValues):
         return self._parameter_expression(key, schema)
 
     def _parameter_expression(self, key: str | None, schema: Schema) -> str:
-        """Return an expression for a parameter between tags; if `key` is None, for one of any name."""
+        """Return an expression for a parameter between tags. If `key` is None, it may have any name."""
         types = types_of(schema)
         if _TELLING.search(self.calls.parameter) and types != STRING and key:
             return self._typed_parameter(key, schema, types or _ALL)
@@ -92,8 +92,8 @@ class ArgumentGrammar(OwnValues):
     def _typed_parameter(self, key: str, schema: Schema, types: frozenset[str]) -> str:
         """Return an expression for a parameter whose tag names the value's type.
 
-        The expression has one alternative for each type. If the tag only says whether the value is
-        text, it has one alternative for text, and one for all other types.
+        The expression has one alternative for each type. If the tag only distinguishes text from other types,
+        it has one alternative for text and one for all other types.
         """
         others = sorted(types - STRING)
         kinds = (

@@ -23,8 +23,8 @@ class BackgroundReplies:
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], tuple[Answer, asyncio.Task[None]]] = {}
-        self._left_in: ReplyStore | None = None  # where replies are left to others, once the lead drains
-        self._guarded: set[tuple[str, str]] = set()  # those that another process can go on with
+        self._left_in: ReplyStore | None = None  # store that leaves replies to others, once the lead drains
+        self._guarded: set[tuple[str, str]] = set()  # replies that another process can continue
 
     def __len__(self) -> int:
         return len(self._running)
@@ -32,7 +32,7 @@ class BackgroundReplies:
     def start(
         self, owner: Owner, id: str, answer: Answer, log: ReplyLog, keep: Keep | None = None
     ) -> asyncio.Task[None]:
-        """Write an answer to its log in a task, and return the task; `keep` is called before the log ends."""
+        """Start a task that writes an answer to its log; `keep` is called before the log ends."""
         salt = owner.salt
         task = asyncio.ensure_future(answer.write_to(log, keep))
         self._running[salt, id] = answer, task
@@ -51,12 +51,12 @@ class BackgroundReplies:
         return task
 
     def abandon(self, salt: str, id: str) -> None:
-        """End a reply with which another process goes on."""
+        """End a reply that another process continues."""
         if found := self._running.get((salt, id)):
             found[0].abandon()
 
     def hand_over(self, replies: ReplyStore) -> None:
-        """Stop all replies that another process can continue, so that one does, and end their readers here.
+        """Stop all replies that another process can continue, and end their readers here.
 
         The same happens to replies that begin later."""
         self._left_in = replies
@@ -73,7 +73,7 @@ class BackgroundReplies:
         return task
 
     def forget(self, salt: str, id: str) -> None:
-        """Store nothing more of a reply that its owner deleted, and that may still be ending."""
+        """Stop storing a reply that its owner deleted, even if it is still ending."""
         if found := self._running.get((salt, id)):
             found[0].forgotten = True
 
@@ -85,6 +85,6 @@ class BackgroundReplies:
         return True
 
     async def close(self) -> None:
-        """Wait up to ENDING_S until all replies have ended. First ask the engine to end them."""
+        """Wait up to ENDING_S until all replies have ended. Before, the caller makes the engine end them."""
         if tasks := [task for _, task in self._running.values()]:
             await asyncio.wait(tasks, timeout=ENDING_S)

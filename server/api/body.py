@@ -11,7 +11,7 @@ from server.api.unseen import stand_in
 from server.grammar.json_schema import MAX_DEPTH, depth
 
 Neutral: TypeAlias = Mapping[str, Sequence[Any]]
-"""Fields by name, with the values at which ignoring the field changes nothing."""
+"""Fields by name, with the values for which ignoring the field changes nothing."""
 
 
 class Body(BaseModel):
@@ -24,10 +24,10 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
     unsupported: ClassVar[Neutral] = {}
-    """Fields that are refused, unless they have a value listed here, which changes nothing."""
+    """Fields that are refused unless their value is listed here; a listed value changes nothing."""
 
     def contradiction(self) -> tuple[str, str] | None:
-        """Return the first field that contradicts another one, and why; None if none does."""
+        """Return the first field that contradicts another field, and the reason; None if there is none."""
         return None
 
     @model_validator(mode="before")
@@ -63,7 +63,7 @@ def type_of(given: Any) -> Any:
 
 
 def said_or_refused(part: Any) -> str:
-    """Return the tag by which pydantic chooses between text and refusal, so that errors name one form."""
+    """Return the tag by which pydantic chooses between text and refusal, so that errors concern one form."""
     return "refused" if type_of(part) == "refusal" else "said"
 
 
@@ -137,14 +137,14 @@ def _refuse_deep_nesting(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 EXACT = 2.0**53
-"""Above this, a float may differ from the integer that was written."""
+"""Above this, a float may differ from the integer in the JSON text."""
 Count: TypeAlias = Annotated[int, Field(ge=0, le=1 << 31)]
 LastTokens: TypeAlias = Annotated[int, Field(ge=-1, le=1 << 31)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 EchoedSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(_refuse_deep_nesting)]
-"""A schema that may be written out again, in a template or a response.
+"""A schema that may be serialised again, in a template or a response.
 
-It is refused if it is nested too deeply, since what can be read as JSON cannot always be written.
+Deeply nested schemas are refused, because not all JSON that can be read can also be written.
 """

@@ -1,4 +1,4 @@
-"""Remember the prompts of earlier replies, to find where a later prompt first differs from one."""
+"""Remember the prompts of earlier replies, to find where a later prompt first differs from them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class KnownPrompt:
     """The prompt of one reply."""
 
     tokens: array[int]
-    # the parts that it was made of, such as tools, by name
+    # parts of the prompt by name, such as tools
     parts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where a prompt departs from an earlier one."""
+    """The point at which a prompt differs from an earlier prompt."""
 
-    n_common: int  # tokens at the beginning that are the same
-    n_missed: int  # tokens of the earlier prompt after the common ones
+    n_common: int  # number of equal tokens at the beginning
+    n_missed: int  # tokens of the earlier prompt after the equal ones
     changed: str  # name of the first part that differs; empty if none does
 
 
@@ -51,7 +51,7 @@ class PromptMemory:
     def divergence(
         self, salt: str, id: str, tokens: Sequence[int], parts: Mapping[str, str]
     ) -> Divergence | None:
-        """Return where a prompt departs from that of an earlier reply; None if the earlier one is not known.
+        """Return where a prompt differs from an earlier reply's prompt; None if that prompt is not known.
 
         Args:
             salt: The salt of both requests.

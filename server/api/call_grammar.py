@@ -18,7 +18,7 @@ from server.formats.families import UNKNOWN
 from server.formats.json_call import ARGUMENTS_KEYS, ID_KEYS
 from server.grammar.schema_form import Schema
 from server.llama.backend import Vocabulary
-from server.text.form import Form
+from server.text.reply_format import ReplyFormat
 
 _ID = "/[A-Za-z0-9]{9}/"
 """Regex for call ids: nine letters or digits, as Mistral's templates demand; other templates take any."""
@@ -31,9 +31,9 @@ _CONSTRAIN = "<|constrain|>"
 
 
 class CallGrammar(ArgumentGrammar):
-    """Makes grammars of replies with or without calls, for one form of reply."""
+    """Makes grammars of replies with or without calls, for one reply format."""
 
-    def __init__(self, vocabulary: Vocabulary, form: Form) -> None:
+    def __init__(self, vocabulary: Vocabulary, form: ReplyFormat) -> None:
         calls = form.calls or UNKNOWN.calls
         assert calls
         super().__init__(vocabulary, calls)
@@ -42,7 +42,7 @@ class CallGrammar(ArgumentGrammar):
         self._several = form.most_calls != 1 and (bool(between) or not form.channels)
 
     def required(self, functions: Mapping[str, Schema]) -> str:
-        """Return a grammar of one or more calls and nothing else.
+        """Return a grammar of replies that are one or more calls and nothing else.
 
         Args:
             functions: Schemas of arguments, by function name.
@@ -51,17 +51,17 @@ class CallGrammar(ArgumentGrammar):
         return self._join_rules(self._calls_expression(), self._call_rules(functions))
 
     def one_call(self, name: str, schema: Schema) -> str:
-        """Return a grammar of calls of this function and nothing else."""
+        """Return a grammar of replies that only call this function."""
         return self.required({name: schema})
 
     def calls_or_answer(self, functions: Mapping[str, Schema], answer: Schema | str) -> str:
-        """Return a grammar of calls or an answer: JSON that fits a schema, or text that fits a Lark rule."""
+        """Return a grammar of either calls or an answer. An answer fits a JSON schema or a Lark rule."""
         self.begin(loose=False)
         rules = [*self._call_rules(functions), self._answer_rule(answer)]
         return self._join_rules(f"({self._calls_expression()} | {self._answer_expression()})", rules)
 
     def answer(self, answer: Schema | str) -> str:
-        """Return a grammar of an answer without calls: JSON that fits a schema, or text that fits a rule."""
+        """Return a grammar of an answer without calls. The answer fits a JSON schema or a Lark rule."""
         self.begin(loose=False)
         return self._join_rules(self._answer_expression(), [self._answer_rule(answer)])
 
@@ -93,7 +93,7 @@ class CallGrammar(ArgumentGrammar):
         )
 
     def _bare_in_text(self, functions: Mapping[str, Schema]) -> str:
-        """Return a grammar of calls from the first token on, or of text that does not begin like a call."""
+        """Return a grammar of replies that begin with a call, or of text that does not begin like a call."""
         self.begin(loose=True)
         naming, giving = self.calls.members
         rules, heads = list[str](), list[str]()
@@ -111,9 +111,9 @@ class CallGrammar(ArgumentGrammar):
         return self._join_rules(f"{tag}(call{more} BLANK? | OTHER?)", rules)
 
     def _addressed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str | None:
-        """Return a grammar of messages in which a header that names a function begins a call.
+        """Return a grammar of messages whose header begins a call if it contains a function's name.
 
-        None if the markers of messages are not control tokens, since ordinary text could then spell them.
+        Return None if messages' markers are not control tokens, since ordinary text could then spell them.
         """
         begin = next(iter(tokens_in(channels.start)), "")
         start, message = self.control(begin), self.control(channels.message)
@@ -137,7 +137,7 @@ class CallGrammar(ArgumentGrammar):
         return "\n".join([f"start: {begun} (<[{start}]> (other | call))*", *rules, *self.made])
 
     def _headed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str:
-        """Return a grammar of messages in which a header that consists of a function's name begins a call."""
+        """Return a grammar of messages whose header begins a call if it is a function's name."""
         self.begin(loose=True)
         rules, marked, begun = list[str](), list[str](), list[str]()
         for i, (name, schema) in enumerate(functions.items()):
@@ -190,7 +190,7 @@ class CallGrammar(ArgumentGrammar):
         must = self._form.thinking and not (self.loose and self._marker)
         head = "" if not thoughts else "thoughts BLANK? " if must else "(thoughts BLANK?)? "
         drops = " | ".join(map(self.written, self._form.drops))
-        if drops:  # text that may stand before and after everything else
+        if drops:  # text that may occur before and after everything else
             rules = [*rules, f"drops: ({drops}){{1,3}}"]
             head, body = f"{head}drops? ", f"{body} drops?"
         return "\n".join([f"start: {head}{body}", *thoughts, *rules, *self.made])
@@ -225,7 +225,7 @@ class CallGrammar(ArgumentGrammar):
         return rules
 
     def _call_expression(self, name: str, schema: Schema, *, addressed: bool = False) -> str:
-        """Return the expression for a call, without its header if another rule has it (`addressed`)."""
+        """Return the expression for a call, without its header if `addressed`: another rule then has it."""
         channels = self._form.channels
         header = channels.header if channels and not self._form.headed and not addressed else ""
         text = header + self.calls.call

@@ -1,4 +1,4 @@
-"""Replies to one request, each with its generation, its text, and what is not sent yet."""
+"""Replies to one request, each with its generation, its text, and its unsent part."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from server.formats.reading import MessageReader
 from server.llama.backend import Vocabulary
 from server.sampling.logprobs import TokenLogprobs
 from server.text.call_ids import derived
-from server.text.form import Form
 from server.text.message import Content, Message, Piece, coalesced, folded
 from server.text.reply import ReplyText
+from server.text.reply_format import ReplyFormat
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
     """The next part of a reply: text, and the logprobs, ids and sources that the request asked for."""
 
-    pieces: Sequence[Piece] = ()  # no two neighbours are of one kind
-    logprobs: dict[str, Any] | None = None  # of the content's tokens, in OpenAI's shape
+    pieces: Sequence[Piece] = ()  # adjacent pieces are of different kinds
+    logprobs: dict[str, Any] | None = None  # logprobs of the content's tokens, in OpenAI's shape
     tokens: list[int] | None = None  # all token ids
     sources: list[dict[str, str | None]] | None = None  # text and drafter of each token of the content
 
@@ -58,11 +58,11 @@ class ReplyChoice:
         generation: Generation,
         vocabulary: Vocabulary,
         body: GenerationFields,
-        form: Form,
+        form: ReplyFormat,
         *,
         begins: bool,
     ) -> None:
-        """Begin a reply that is read as `form`; `begins`: the reply does not continue an earlier message."""
+        """Begin a reply in the format `form`. `begins`: the reply does not continue an earlier message."""
         self.index = index
         self.generation = generation
         self.events = aiter(generation)
@@ -90,7 +90,7 @@ class ReplyChoice:
         self._with_progress = body.stream and body.return_progress
         self._with_timings = body.timings_per_token
         self._progress: list[dict[str, Any]] = []  # reports of the prompt's evaluation that are not sent yet
-        self._of_prompt: list[TokenLogprobs] = []  # logprobs of the prompt's tokens but the first
+        self._of_prompt: list[TokenLogprobs] = []  # logprobs of the prompt's tokens except the first
         self._most_ms = body.t_max_predict_ms
         self._out_of_time = False
         self._silent = not body.reports_reply
@@ -102,20 +102,20 @@ class ReplyChoice:
     def check(self) -> None:
         """Raise the error if the reply failed.
 
-        A cancellation that this reply did not ask for is a failure: it means that the server shuts down.
+        A cancellation that was not requested is a failure: the server is shutting down.
         """
         if self._error is not None:
             raise self._error
 
     def spread(self, frame_s: float) -> None:
-        """From now on send the tokens of a step one by one, at the times that Pace chooses.
+        """Send the tokens of each later step one by one, at the times that Pace chooses.
 
-        The caller has to call wake() after each portion that it takes.
+        The caller must call wake() after each portion that it takes.
         """
         self._unsent.pace = Pace(frame_s)
 
     def wake(self) -> None:
-        """Have the generation's iterator wake its reader when more tokens are due."""
+        """Make the generation's iterator wake its reader when more tokens are due."""
         if not self.ended and (at := self._unsent.next_at) is not None:
             self.generation.wake_in(max(0.0, at - monotonic()))
 
@@ -148,7 +148,7 @@ class ReplyChoice:
         self._stats = self._text.stats(event.stats)
 
     def _read_commit(self, event: Committed) -> None:
-        """Read a step; cancel the generation at a stop string, or when t_max_predict_ms is over."""
+        """Read a step; cancel the generation at a stop string, or after t_max_predict_ms."""
         self._last_at = event.at
         if not self._first_at:
             self._first_at = self._last_at
@@ -165,7 +165,7 @@ class ReplyChoice:
             self.generation.cancel(keep=self._text.n_predicted)
 
     def name_calls(self, id: str) -> None:
-        """Derive the ids of calls from the answer's id. A lead that continues it then gives the same ids."""
+        """Derive the ids of calls from the answer's id, so that a lead that continues it gives equal ids."""
 
         def call_id(n: int) -> str:
             return f"call_{derived(id, f'{self.index} {n}')[:24]}"
@@ -175,7 +175,7 @@ class ReplyChoice:
     def replay(self, begun: PartialChoice) -> None:
         """Read the tokens that another lead has generated for this reply.
 
-        Call it before see() gets the first new ones.
+        Call this before passing events to see().
         """
         tokens = tuple(begun.tokens)
         if not tokens:
@@ -189,7 +189,7 @@ class ReplyChoice:
             self.generation.cancel(keep=self._text.n_predicted)
 
     def note_after(self, n: int, mu: float | None) -> Note:
-        """Return what replay() needs to restore the tokens after the first n, and mirostat's state."""
+        """Return the data from which replay() restores the tokens after the first n, and mirostat's state."""
         logprobs = [[one.token, one.logprob, one.top] for one in self._logprobs[n:]]
         return [self.index, self._tokens[n:], logprobs, mu, int(self.ended)]
 
@@ -198,7 +198,7 @@ class ReplyChoice:
         return len(self._tokens)
 
     def _read_step(self, step: Committed) -> None:
-        """Read the step's tokens; hold some tokens back if this makes the stream more even."""
+        """Read a step's tokens; hold some of them back if that makes the stream more even."""
         if self._unsent.spreads(len(step.tokens), step.at):
             n_parsed = self._reader.n_parsed
             self._unsent.spread(n_parsed, self._text.feed_each(step), step.undrafted_s, monotonic())
@@ -221,14 +221,14 @@ class ReplyChoice:
             )
 
     def take_progress(self) -> Iterator[dict[str, Any]]:
-        """Yield fields of chunks that report the evaluation of the prompt; yield each report once."""
+        """Yield the new reports of the prompt's evaluation, as fields of chunks."""
         told, self._progress = self._progress, []
         for one in told:
             so_far = {"timings": timings(evaluating(one))} if self._with_timings else {}
             yield {"prompt_progress": one, **so_far}
 
     def portion(self) -> Portion:
-        """Take the part of the reply to be sent now; a token waits until its characters are complete."""
+        """Take the part of the reply to be sent now. Tokens wait until their characters are complete."""
         due, n_parsed = self._unsent.take(self._reader.n_parsed, monotonic(), ends=self.ended)
         pieces = coalesced(due)
         self._sent += pieces
@@ -269,14 +269,14 @@ class ReplyChoice:
 
     @property
     def said(self) -> tuple[Message, list[int]]:
-        """Return the reply so far, and its tokens including a stop token."""
+        """Return the reply so far as a message, and its tokens including a stop token."""
         return self.message, self._tokens[: self._text.n_predicted]
 
     def prompt_logprobs(self, first: int) -> list[dict[str, Any]]:
-        """Return entries for the tokens of the prompt in OpenAI's shape, control tokens written out.
+        """Return logprob entries for the prompt's tokens in OpenAI's shape, control tokens written out.
 
         Args:
-            first: The prompt's first token, which has no logprob.
+            first: The first token of the prompt, which has no logprob.
         """
         known = [TokenLogprobs(first, 0.0), *self._of_prompt]
         entry, *more = logprobs_json(self._vocabulary, known, special=True)["content"]
@@ -300,7 +300,7 @@ class ReplyChoice:
 
 
 async def growing(choices: Sequence[ReplyChoice]) -> AsyncIterator[ReplyChoice]:
-    """Yield each choice once, then whenever it has grown, until all have ended."""
+    """Yield each choice once, then again whenever it has grown, until all choices have ended."""
     for choice in choices:
         yield choice
     if len(choices) == 1:
@@ -330,7 +330,7 @@ async def grown(choices: Sequence[ReplyChoice]) -> None:
 
 
 def likeliest(choices: Sequence[ReplyChoice], n: int) -> Sequence[ReplyChoice]:
-    """Return the n choices with the largest mean logprob, best first; if there are only n, all in order."""
+    """Return the n choices with the largest mean logprob, best first. Exactly n choices keep their order."""
     if len(choices) <= n:
         return choices
     return sorted(choices, key=lambda choice: -choice.mean_logprob)[:n]

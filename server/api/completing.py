@@ -1,4 +1,4 @@
-"""Base class of answers in the form of chat completions or legacy completions: a list of choices."""
+"""Base class of answers in the format of chat completions or legacy completions: a list of choices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server.api.answer import Answer, json_line, sse
 from server.api.choices import Portion, ReplyChoice, likeliest
 from server.api.generation_fields import GenerationFields
 from server.api.partial_answer import PartialAnswer
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.prompted import Prompted
 from server.api.statistics import combined, measured, summed, timings, usage
 from server.engine.events import Stats
@@ -25,13 +25,13 @@ from server.text.message import Content, Piece
 DONE = b"data: [DONE]\n\n"
 """Last event of OpenAI's streams of completions."""
 PLACEHOLDER = "\0"
-"""Placeholder for the text, in a chunk that is serialised once."""
-PLACEHOLDER_JSON = b'"\\u0000"'  # the mark as JSON
+"""Placeholder for the text in a chunk that is serialised only once."""
+PLACEHOLDER_JSON = b'"\\u0000"'  # the placeholder as JSON
 NO_LOGPROBS = b'"logprobs":null'
 
 
 class CompletionAnswer(Answer):
-    """Answer made of choices. The parts of chunks that never change are serialised once."""
+    """An answer made of choices. The constant parts of its chunks are serialised once."""
 
     _prefix: str
     """Prefix of the answer's id."""
@@ -40,23 +40,23 @@ class CompletionAnswer(Answer):
 
     def __init__(
         self,
-        served: Served,
+        services: Services,
         body: GenerationFields,
         prompts: Sequence[Prompted],
         begun: PartialAnswer | None = None,
     ) -> None:
         """Submit the prompts; `begun`: the start of this answer, which another process has sent."""
         id = begun.id if begun else f"{self._prefix}-{secrets.token_hex(12)}"
-        super().__init__(id, served, body, prompts)
+        super().__init__(id, services, body, prompts)
         self._begun = begun
         self._body = body
         self._about = {
             "id": self._id,
             "created": begun.created if begun else int(time.time()),
-            "model": served.model.id,
-            "system_fingerprint": served.fingerprint,
+            "model": services.model.id,
+            "system_fingerprint": services.fingerprint,
         }
-        # with include_usage, every chunk but the last has "usage": null, as OpenAI's
+        # with include_usage, every chunk except the last has "usage": null, as OpenAI's chunks have
         self._no_usage: dict[str, Any] = {"usage": None} if body.with_usage else {}
 
     @abstractmethod
@@ -68,11 +68,11 @@ class CompletionAnswer(Answer):
         """Return the fields of a choice in a chunk with one piece or none."""
 
     def _next_portion(self, choice: ReplyChoice) -> Portion:
-        """Take the part of a choice to be sent now, in this form."""
+        """Take the part of a choice to be sent now, in this answer's format."""
         return choice.portion()
 
     def _logprobs_json(self, index: int, logprobs: dict[str, Any]) -> dict[str, Any]:
-        """Return the logprobs of a choice's next tokens in this form."""
+        """Return the logprobs of a choice's next tokens in this answer's format."""
         return logprobs
 
     def _whole_json(self) -> bytes:
@@ -104,13 +104,13 @@ class CompletionAnswer(Answer):
             yield from self._portion_chunks(choice.index, portion, running)
         if choice.reason is not None:
             last = all(one.reason is not None for one in self._choices)
-            rest = Portion() if portion.pieces else portion  # tokens that are part of no text
+            rest = Portion() if portion.pieces else portion  # tokens without text
             end = self._choice_json(choice.index, self._delta(()), rest, choice.reason)
             tells = last and not self._body.with_usage
             yield self._chunk_event([end], **self._no_usage, **(self._usage_and_timings() if tells else {}))
 
     def _closing_events(self) -> Iterator[bytes]:
-        """Yield the chunk with usage, if asked for, and the last event."""
+        """Yield the chunk with usage, if requested, and the last event."""
         if self._body.with_usage:
             yield self._chunk_event([], usage=self._usage_json(), **self._usage_and_timings())
         yield DONE

@@ -1,6 +1,6 @@
 """Limit a client's connection before the application sees a request or a key.
 
-uvicorn with httptools limits neither the size of heads, nor the time of silence, nor unread replies.
+uvicorn with httptools limits neither the size of request heads, nor silent connections, nor unread replies.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEAD_S = 60.0
 As in nginx (client_header_timeout).
 """
 WRITE_S = 60.0
-"""Seconds in which a client must read what is buffered for it, as in nginx (send_timeout)."""
+"""Seconds within which a client must read the data buffered for it, as in nginx (send_timeout)."""
 RESERVED = 256
 """File descriptors kept free for the model, the cache, the bus and the log."""
 FULL_LOG_S = 60.0

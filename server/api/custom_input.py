@@ -1,4 +1,4 @@
-"""Extract the input of a custom tool from the arguments of the function that stands for it. Pure."""
+"""Extract the input of a custom tool from the arguments of the function that represents it. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _HALF_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
 
 
 class InputReader:
-    """Reads `{"input": "…"}` piece by piece. end() returns any other arguments unchanged."""
+    """Reads `{"input": "…"}` piece by piece. end() returns arguments of another form unchanged."""
 
     def __init__(self) -> None:
         self._unread = ""
         self._begun = self._ended = False
 
     def feed(self, arguments: str) -> str:
-        """Take the next part of the arguments, and return the part of the input that it makes known."""
+        """Take the next part of the arguments, and return the part of the input that it contains."""
         self._unread += arguments
         if not self._begun:
             if (begin := _BEGIN.match(self._unread)) is None:
@@ -39,8 +39,7 @@ class InputReader:
     def end(self) -> str:
         """Return the rest of the input, once the arguments have ended.
 
-        If they have no `input`, return all of the arguments; but nothing if they ended where an `input` may
-        begin.
+        Arguments without `input` are returned whole. Arguments that ended before `input` could begin give "".
         """
         rest, self._unread = self._unread, ""
         if self._begun or _MAY_BEGIN.fullmatch(rest):

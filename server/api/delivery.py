@@ -19,14 +19,14 @@ from server.errors import BusyError
 
 if TYPE_CHECKING:
     from server.api.answer import Answer
-    from server.api.served import Served
+    from server.api.services import Services
 
 T = TypeVar("T")
 
 KEEP_ALIVE_S = 15
 """Seconds of silence before a stream sends a keep-alive event."""
 NEVER_S = 1 << 30
-"""Seconds between pings, for a stream that gets none because its log contains pings."""
+"""Seconds between pings that means never: for streams whose log contains pings."""
 CONVERSATION = "x-conversation-id"
 """llama-server's header that names a conversation, so that its latest reply can be read again."""
 DRAIN_S = 3600
@@ -34,7 +34,7 @@ DRAIN_S = 3600
 
 
 class Json(Response):
-    """A response of an object, or of bytes that are JSON already."""
+    """A JSON response, made of an object or of bytes that are JSON already."""
 
     media_type = "application/json"
 
@@ -46,8 +46,8 @@ async def deliver(request: Request, answer: Answer, *, stream: bool) -> Response
     """Return a response with the whole answer, or with a stream of events.
 
     A stream begins once the engine has started the request, so a refusal before that has its own HTTP
-    status. When the response ends, for any reason, its generations are cancelled. Exception: if the request's
-    header names a conversation, the stream goes on and can be read again (resumed.py).
+    status. When the response ends, for any reason, its generations are cancelled. But if a header of the
+    request names a conversation, the stream continues and can be read again (resumed.py).
     """
     if stream and (conversation := request.headers.get(CONVERSATION)):
         return await resumable(request, answer, conversation)
@@ -62,17 +62,17 @@ async def deliver(request: Request, answer: Answer, *, stream: bool) -> Response
 
 
 async def resumable(request: Request, answer: Answer, conversation: str) -> Response:
-    """Return a stream that can be left and read again; it replaces the conversation's earlier stream."""
-    served: Served = request.state.served
+    """Return a stream that can be left and read again. It replaces the conversation's earlier stream."""
+    services: Services = request.state.services
     try:
         given = getattr(request.state, "given", None)
-        log = await begin_stream(served, answer, conversation, given and answer.recipe(given))
+        log = await begin_stream(services, answer, conversation, given and answer.recipe(given))
     except BaseException:
         answer.cancel()
         raise
     await unless_gone(request, log.begun())
     if answer.refusal is not None:
-        await end_stream(served, answer.owner, conversation)
+        await end_stream(services, answer.owner, conversation)
         raise answer.refusal
     if log.left and not log.has_events:
         raise BusyError("the server is shutting down", draining=True)
@@ -80,7 +80,7 @@ async def resumable(request: Request, answer: Answer, conversation: str) -> Resp
 
 
 class Relay(EventSourceResponse):
-    """A stream of events that something else writes. If the client leaves, the writer goes on."""
+    """A stream of events with an independent writer. If the client leaves, the writer continues."""
 
     def __init__(
         self, chunks: AsyncIterator[bytes], keep_alive: tuple[str, str] | None = None, *, pings: bool = True

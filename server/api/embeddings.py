@@ -15,7 +15,7 @@ from starlette.responses import Response
 from server.api.body import Body, Neutral
 from server.api.delivery import Json, unless_gone
 from server.api.pieces import Pieces, apart, are_pieces, inputs_schema, unwrapped
-from server.api.served import Embedding, Served
+from server.api.services import Embedding, Services
 from server.api.stages.validate import check_model, on_prompt_thread, read
 from server.engine.request_account import tenant
 from server.errors import ContextOverflowError, FieldError, NotSupportedError
@@ -36,9 +36,9 @@ class EmbeddingRequest(Body):
     model: str | None = None
     """The id of the embedding model, a name of the generating model, "default", or absent."""
     encoding_format: Literal["float", "base64"] = "float"
-    """base64 encodes a vector's little-endian 32-bit floats."""
+    """base64: encode each vector's little-endian 32-bit floats."""
     dimensions: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
-    """Keep this number of a vector's first components, at most all, and scale it to length 1 again."""
+    """Keep only the first components of each vector, this many, and scale it to length 1 again."""
 
     unsupported: ClassVar[Neutral] = {"embd_normalize": (2,)}
 
@@ -68,41 +68,41 @@ class EmbeddingRequest(Body):
         return None if self.inputs else ("input", "required")
 
 
-async def create(request: Request, served: Served) -> Response:
+async def create(request: Request, services: Services) -> Response:
     """Answer with one vector of length 1 per input."""
-    return await _embed_inputs(request, served, _openai_json)
+    return await _embed_inputs(request, services, _openai_json)
 
 
-async def create_native(request: Request, served: Served) -> Response:
+async def create_native(request: Request, services: Services) -> Response:
     """Answer with embeddings in llama-server's form."""
-    return await _embed_inputs(request, served, _native_json)
+    return await _embed_inputs(request, services, _native_json)
 
 
-async def _embed_inputs(request: Request, served: Served, to_json: Callable[..., bytes]) -> Response:
-    if served.embedding is None:
+async def _embed_inputs(request: Request, services: Services, to_json: Callable[..., bytes]) -> Response:
+    if services.embedding is None:
         raise NotSupportedError(
             "this server does not embed: start it with --embedding-model FILE, or without --no-embeddings"
         )
     body = await read(request, EmbeddingRequest)
-    _check_request(served, served.embedding, body)
-    embedder = served.embedding.worker.embedder
+    _check_request(services, services.embedding, body)
+    embedder = services.embedding.worker.embedder
     ids = await on_prompt_thread(request, _input_ids, embedder, body)
-    vectors = await unless_gone(request, served.embedding.worker.embed(ids, tenant()))
-    served.traffic.embedded(sum(map(len, ids)))
+    vectors = await unless_gone(request, services.embedding.worker.embed(ids, tenant()))
+    services.traffic.embedded(sum(map(len, ids)))
     to_json = to_json if body.input is not None else _native_json
-    return Json(await asyncio.to_thread(to_json, served.embedding.card.id, body, ids, vectors))
+    return Json(await asyncio.to_thread(to_json, services.embedding.card.id, body, ids, vectors))
 
 
-def _check_request(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None:
+def _check_request(services: Services, embedding: Embedding, body: EmbeddingRequest) -> None:
     """Raise NotFoundError if another model is named, InvalidRequestError for too many dimensions."""
-    check_model(body.model, embedding.card, served.model, does="embeds with")
+    check_model(body.model, embedding.card, services.model, does="embeds with")
     n_embd = embedding.worker.embedder.n_embd
     if body.dimensions is not None and body.dimensions > n_embd:
         raise FieldError("dimensions", f"must be at most {n_embd}: this model's vectors have no more")
 
 
 def _input_ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
-    """Tokenise the inputs. Raises InvalidRequestError for one that is too long, or has unknown token ids."""
+    """Tokenise the inputs. Raises InvalidRequestError for too long inputs and unknown token ids."""
     all_ids: list[list[int]] = []
     for pieces in body.inputs:
         ids = _input_tokens(embedder, pieces)
@@ -117,7 +117,7 @@ def _input_ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
 
 
 def _input_tokens(embedder: Embedder, pieces: Pieces) -> list[int]:
-    """Return the tokens of an input; if it begins with text, this text gets special tokens such as BOS."""
+    """Return the tokens of an input. Special tokens such as BOS are added if it begins with text."""
     whole = len(pieces) == 1 or isinstance(pieces[0], str)
     ids: list[int] = []
     for i, piece in enumerate(pieces):
@@ -129,7 +129,7 @@ def _input_tokens(embedder: Embedder, pieces: Pieces) -> list[int]:
 
 
 def _native_json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vectors) -> bytes:
-    """Return llama-server's form: for each input a list of vectors, with one entry."""
+    """Return llama-server's format: for each input a list that contains one vector."""
     reply = [{"index": i, "embedding": [row]} for i, row in enumerate(_cut_dimensions(vectors, body))]
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
 

@@ -25,37 +25,37 @@ logger = logging.getLogger("duo.api")
 
 NO_MEMBERS: Schema = {"properties": {}, "additionalProperties": False}
 MAX_KNOWN = 1024
-"""Maximum schemas remembered not to compile.
+"""Maximum number of remembered schemas that do not compile.
 
-Agents send the same schemas in every turn, and finding out which of 100 fails takes a second.
+Agents send equal schemas in every turn, and finding out which of 100 schemas fails takes a second.
 """
 MOST_RULES = 32
-"""Maximum grammars whose rules are kept, of up to some hundred kilobytes each.
+"""Maximum grammars whose rules are kept, each up to some hundred kilobytes.
 
-Writing the rules of 30 tools takes 40 ms. With half this maximum, 17 agents would each do so in every turn.
+Writing the rules of 30 tools takes 40 ms. Half: 17 agents each write their rules in every turn.
 """
 
 
 class EnforceableSchemas:
-    """Finds the schemas that the grammar of a request's calls can enforce. Safe on any thread."""
+    """Finds schemas that a grammar of a request's calls can enforce. Safe on any thread."""
 
     def __init__(self, grammars: Compiler) -> None:
         self.grammars = grammars
-        self.rules: dict[bytes, str] = {}  # rules of grammars, by a digest of what they allow; oldest first
-        self._instead: dict[bytes, Schema] = {}  # replacements, by a digest of the schema; oldest first
-        self._said: dict[tuple[str, str], None] = {}  # logged: function, what is not enforced; oldest first
+        self.rules: dict[bytes, str] = {}  # rules of grammars, by digest of the tools; oldest first
+        self._instead: dict[bytes, Schema] = {}  # replacements, by digest of the schema; oldest first
+        self._said: dict[tuple[str, str], None] = {}  # logged (function, unenforced part); oldest first
         self._lock = threading.Lock()
 
     def keep_rules(self, key: bytes, rules: str) -> None:
-        """Remember rules that compile, for requests with the same tools; "": no grammar is possible."""
+        """Remember rules that compile, for requests with equal tools. "": no grammar is possible."""
         with self._lock:
             _keep_bounded(self.rules, key, rules, MOST_RULES)
 
     def arguments(self, calls: Calling) -> dict[str, Schema]:
         """Return schemas of arguments by function name, restricted to what a grammar can enforce.
 
-        Left out is what is known already not to compile, or is too large. Schemas of strict functions are not
-        restricted.
+        Parts that are known not to compile, or that are too large, are left out. Schemas of strict functions
+        are not restricted.
 
         Raises:
             InvalidRequestError: A schema is malformed, or a strict function's schema is too large.
@@ -79,7 +79,7 @@ class EnforceableSchemas:
         Args:
             calls: The request's tools that may be called.
             schemas: Schemas of arguments, by function name.
-            rules_of: Returns the rules of a call, which may fail although the schema compiles as JSON.
+            rules_of: Returns the rules of a call. They may not compile although the schema does as JSON.
 
         Raises:
             InvalidRequestError: A strict function's schema does not compile.
@@ -98,7 +98,7 @@ class EnforceableSchemas:
     def _allowed_part(
         self, allowance: Allowance, function: FunctionDefinition, schema: Schema, i: int
     ) -> Schema:
-        """Return as much of a schema as compiles and fits the size allowed for all schemas of a request."""
+        """Return the part of a schema that compiles and fits the size limit of all a request's schemas."""
         schema = self._instead.get(digest(schema), schema)
         try:
             return _without_annotations(allowance, schema, i)
@@ -113,13 +113,13 @@ class EnforceableSchemas:
     def _compiling_part(
         self, function: FunctionDefinition, schema: Schema, i: int, otherwise: str = ""
     ) -> Schema:
-        """Return as much of a schema as compiles; if parts are left out, remember the result and log once.
+        """Return the part of a schema that compiles. If parts are left out, remember the result and log once.
 
         Args:
             function: The function.
             schema: The schema of its arguments.
             i: Index of its tool in the request.
-            otherwise: Reason to replace even a schema that compiles, by ANY_OBJECT; "": none.
+            otherwise: Reason to replace the schema by ANY_OBJECT although it compiles; "": no reason.
         """
         held, left_out = self.grammars.enforceable(schema, place(i))
         if not left_out and otherwise:
@@ -136,7 +136,7 @@ class EnforceableSchemas:
             _keep_bounded(self._said, (function.name, what), None)
         if not said:
             logger.warning(
-                "no grammar can hold calls of the tool %s to %s of its schema: they may violate it",
+                "no grammar can enforce for calls of the tool %s: %s of its schema. Calls may violate it",
                 function.name,
                 what,
             )

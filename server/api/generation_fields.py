@@ -54,20 +54,20 @@ class StreamOptions(Body):
 
 
 class Speculative(Body):
-    """Select which drafts of one request are verified. See engine/request.py."""
+    """Selection of the drafts that are verified for one request. See engine/request.py."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     n_max: Count | None = None
     """Maximum drafted tokens verified per step, at most the server's --draft-max; 0: none."""
     n_min: Count = 0
-    """Minimum drafted tokens per step; fewer are not verified. At most n_max."""
+    """Minimum drafted tokens per step, at most n_max. If there are fewer, none is verified."""
     p_min: Share = 0.0
-    """Guesses whose path has a lower probability are dropped."""
+    """Minimum probability of a guess's path; guesses below are dropped."""
     exactness: Exactness | None = None
-    """width-stable: each step has the same number of rows, so no bit of the logits depends on drafts."""
+    """width-stable: all steps have equal numbers of rows, so no bit of the logits depends on drafts."""
     drafters: Annotated[list[str], Field(max_length=64, fail_fast=True)] | None = None
-    """Use only guesses of these drafters; an empty list uses none."""
+    """Use only guesses of these drafters; an empty list: use no guesses."""
 
     @model_validator(mode="before")
     @classmethod
@@ -120,11 +120,11 @@ class SharedFields(SamplingFields):
     prediction: PredictedContent | None = None
     """Text that the reply is expected to repeat in large part; it is offered as a draft."""
     speculative: bool | Speculative | None = None
-    """false verifies no drafts; an object selects the drafts that are verified."""
+    """false: verify no drafts. An object selects the drafts that are verified."""
     n_keep: LastTokens = 0
-    """Tokens at the prompt's beginning that context_shift never drops; -1: the whole prompt.
+    """Number of tokens at the prompt's beginning that context_shift never drops; -1: the whole prompt.
 
-    A BOS is kept in addition. At most the tokens of the context less 4.
+    A BOS is kept in addition. The maximum is the context's tokens minus 4.
     """
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
     """Share this request's cached prompt only with requests of the same salt.
@@ -134,20 +134,23 @@ class SharedFields(SamplingFields):
     cache_prompt: bool = True
     """false: do not use cached prompts. The prompt itself is still cached for other requests."""
     id_slot: LastTokens = -1
-    """The slot to wait for, see /slots; -1: the slot that suits best."""
+    """The slot to wait for (see /slots); -1: the best slot."""
     t_max_predict_ms: int = 0
-    """Milliseconds from the first token after which a reply of several lines ends, with finish_reason length.
+    """Maximum milliseconds from a reply's first token to its end; 0 or less: no limit.
 
-    0 or less: never.
+    Concerns replies of several lines, which then end with finish_reason length.
     """
     n_indent: Count = 0
-    """The reply ends, with finish_reason length, before a later line with fewer leading spaces or tabs."""
+    """Minimum leading spaces or tabs of each line but the first. A line with fewer ends the reply before it.
+
+    finish_reason is then length.
+    """
     lora: Annotated[list[AdapterScale], Field(max_length=MAX_ADAPTERS, fail_fast=True)] = Field(
         default_factory=list[AdapterScale]
     )
-    """Scales of adapters, see /lora-adapters; they have to be those that the server started with.
+    """Scales of adapters (see /lora-adapters), equal to those that the server started with.
 
-    An empty list asks for nothing.
+    An empty list has no effect.
     """
     timings_per_token: bool = False
     """Send the `timings` so far in every chunk with text."""
@@ -164,40 +167,40 @@ class GenerationFields(SharedFields, StructuredFields):
 
     stream_options: StreamOptions | None = None
     max_tokens: Most | None = None
-    """Absent or -1: as --predict says, else until the context ends."""
+    """Maximum tokens of the reply. Absent or -1: the value of --predict, else until the context ends."""
     n_predict: Annotated[int, Field(ge=-1)] | None = None
-    """llama-server's name for max_tokens. With 0 the prompt is evaluated, and one token generated."""
+    """llama-server's name for max_tokens. 0: evaluate the prompt and generate one token."""
     stop: Stop | None = None
     """The reply ends before the first of these strings."""
     n: Choices = 1
-    """Number of replies. The first is the same as with n = 1.
+    """Number of replies. The first reply is the one that n = 1 gives.
 
-    The others have seeds derived from the request's seed.
+    The other replies have seeds derived from the request's seed.
     """
     best_of: Choices | None = None
-    """Generate this number of replies, and return the n with the largest mean logprob per token, best first.
+    """Number of replies to generate; the n with the largest mean logprob per token are returned, best first.
 
-    By default n. More than n cannot be streamed.
+    By default n. A larger number cannot be streamed.
     """
     n_probs: TopLogprobs | None = None
     """llama-server's field: above 0, return logprobs with this number of top_logprobs."""
     return_tokens: bool = False
     """Return token ids beside the text."""
     return_sources: bool = False
-    """Return in `sources` who guessed which token of the content."""
+    """Return in `sources` which drafter guessed each token of the content."""
     post_sampling_probs: bool = False
-    """Return the probabilities, after all samplers, with which tokens were drawn, instead of logprobs.
+    """Return, instead of logprobs, the probabilities after all samplers, from which tokens were drawn.
 
-    They are named `prob` and `top_probs`; tokens that could not be drawn are not listed. Not with mirostat.
+    Their names are `prob` and `top_probs`. Tokens with probability 0 are not listed. Not with mirostat.
     """
     context_shift: bool | None = None
     """Continue a reply that reaches the context's end: drop half of the tokens after the first n_keep.
 
-    By default as --context-shift says. Without max_tokens only a stop ends such a reply. The prompt must fit
-    the context all the same.
+    By default the value of --context-shift. Without max_tokens, only a stop string or token ends such a
+    reply. The prompt itself must fit the context.
     """
     n_beams: Annotated[int, Field(ge=0, le=MAX_BEAMS)] = 1
-    """2 or more: find the reply with the largest mean logprob per token, in a beam search of this width.
+    """Number of beams; 2 or more: find the reply with the largest mean logprob per token by beam search.
 
     logit_bias, ignore_eos, min_tokens and grammar have effect; temperature, seed, filters and drafts have
     none. Text is streamed once all beams agree on it. Not with n or best_of above 1, context_shift,
@@ -228,12 +231,12 @@ class GenerationFields(SharedFields, StructuredFields):
 
     @property
     def reports_reply(self) -> bool:
-        """True if tokens of the reply are returned. If False, the engine still draws one."""
+        """True if tokens of the reply are returned. If False, the engine still draws one token."""
         return True
 
     @property
     def n_generated(self) -> int:
-        """Return how many replies are generated per prompt; n of them are returned."""
+        """Return how many replies are generated per prompt, of which n are returned."""
         return self.best_of or self.n
 
     @property
@@ -261,7 +264,7 @@ class GenerationFields(SharedFields, StructuredFields):
         if self.repeat_penalty is not None and self.repetition_penalty not in (None, self.repeat_penalty):
             return "repetition_penalty", f"means the same as repeat_penalty, which is {self.repeat_penalty}"
         if self.post_sampling_probs and self.mirostat:
-            return "post_sampling_probs", "mirostat has no probabilities that could be told"
+            return "post_sampling_probs", "mirostat has no probabilities to return"
         if self.best_of is not None and self.best_of < self.n:
             return "best_of", f"must be at least n, which is {self.n}"
         if self.stream and self.n_generated > self.n:

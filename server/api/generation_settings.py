@@ -14,7 +14,7 @@ from server.sampling.params import SamplingParams
 OWN = ("dry_sequence_breakers", "logit_bias", "min_tokens", "banned_first", "pieces")
 """Parameters without a server default."""
 OFF: dict[str, Any] = {"adaptive_target": -1.0, "adaptive_decay": 0.9, "min_keep": 0, "lora": []}
-"""llama-server's parameters that duo lacks, at values at which they change nothing."""
+"""llama-server's parameters that duo lacks, with values that have no effect."""
 
 
 def defaults_json(params: SamplingParams) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def defaults_json(params: SamplingParams) -> dict[str, Any]:
 
 
 def slot_params_json(body: GenerationFields, n_predict: int) -> dict[str, Any]:
-    """Return what GET /slots shows of a request besides sampling parameters, without any text."""
+    """Return a request's parameters for GET /slots, other than sampling parameters, without any text."""
     return {
         "ignore_eos": bool(body.ignore_eos),
         "max_tokens": n_predict,

@@ -29,13 +29,13 @@ _LONGEST_LIMIT = 2_000
 _MOST_ORDERS = 3
 """Maximum required parameters that may come in any order in free text: 3 have 6 orders, 4 would have 24.
 
-If there are more, all come in the schema's order.
+More parameters must come in the schema's order.
 """
 _LINE = r"\n?"
 
 
 class GrammarRules:
-    """Builds rules of grammars for one vocabulary and one model family's form of calls."""
+    """Builds rules of grammars for one vocabulary and one model family's call syntax."""
 
     def __init__(self, vocabulary: Vocabulary, calls: Calls) -> None:
         self._vocabulary = vocabulary
@@ -43,16 +43,16 @@ class GrammarRules:
         self.begin(loose=False)
 
     def begin(self, *, loose: bool) -> None:
-        """Begin a grammar; `loose`: white space and the order of members are the model's choice."""
+        """Begin a grammar. If `loose`, the model may choose white space and the order of members."""
         self.loose = loose
         self.made: list[str] = list(_TERMINALS)
-        # names of rules of text, by what ends the text, and its most and fewest characters
+        # names of the rules of texts, by end marker, maximum and minimum characters
         self._texts: dict[tuple[str, int | None, int], str] = {}
-        # names of rules of text behind such an end, by the end and the most characters
+        # names of the rules of text that continues after an end marker, by marker and maximum characters
         self._longer_texts: dict[tuple[str, int | None], str] = {}
 
     def also(self, *rules: str) -> None:
-        """Add the rules whose names the grammar does not have yet."""
+        """Add those rules whose names the grammar does not have yet."""
         known = {rule.partition(":")[0] for rule in self.made}
         self.made += [rule for rule in rules if rule.partition(":")[0] not in known]
 
@@ -81,9 +81,9 @@ class GrammarRules:
 
         Args:
             definition: The grammar or regex of the text.
-            close: What stands behind the text.
-            in_json: The text is within a JSON string.
-            ends_line: A line break may stand before `close`.
+            close: The marker after the text.
+            in_json: True if the text is within a JSON string.
+            ends_line: True if there may be a line break before `close`.
         """
         parts = ((self.control(part), part) for part in tokens_in(close))
         closing = [text_node(part) if token is None else Token(token) for token, part in parts]
@@ -101,10 +101,10 @@ class GrammarRules:
         return f"<[^{','.join(map(str, sorted({*markers, *self._vocabulary.eog})))}]>"
 
     def written(self, text: str) -> str:
-        """Return an expression for the fixed text of a pattern: control tokens by id, the rest as literals.
+        """Return an expression for the fixed text of a pattern: control tokens by id, other text as literals.
 
-        White space has expressions of its own. llguidance's lexer takes the longest match, so one literal for
-        several words would rule out shorter literals that begin alike.
+        White space has separate expressions. llguidance's lexer takes the longest match, so one literal for
+        several words would hide shorter literals with the same beginning.
         """
         blank = r"([\s·]+)" if self.loose else r"(\n\s*)"
         parts = enumerate(re.split(blank, text if self.loose else text.replace("·", "")))
@@ -128,7 +128,7 @@ class GrammarRules:
         return " ".join([*found, *[literal(plain)] * bool(plain)])
 
     def until(self, name: str, marker: str, most: int | None = None, least: int = 0) -> str:
-        """Return a rule named `name` for `least` to `most` characters of text and the marker behind them."""
+        """Return a rule named `name` for text of `least` to `most` characters, followed by the marker."""
         before, after = self._line_breaks
         token = self.control(marker)
         if token is not None and most is None:
@@ -150,9 +150,9 @@ class GrammarRules:
         """Return an expression for text and the marker that ends it, limited by the schema's maxLength.
 
         Args:
-            marker: What ends the text.
+            marker: The marker that ends the text.
             schema: The schema of the text.
-            behind: What may follow the marker that ends the text. Before anything else, the marker is text.
+            behind: Texts that may follow the end marker. Otherwise the marker is part of the text.
         """
         most = self._max_length(schema)
         if most is None:
@@ -167,7 +167,7 @@ class GrammarRules:
         )
 
     def _text_rule(self, marker: str, most: int | None = None, least: int = 0) -> str:
-        """Return the name of a rule, added if new, for `least` to `most` characters and a marker."""
+        """Return the name of the rule for `least` to `most` characters and a marker; add it if it is new."""
         found = (marker, most, least)
         if found not in self._texts:
             self._texts[found] = f"t_{len(self.made)}"
@@ -175,11 +175,11 @@ class GrammarRules:
         return self._texts[found]
 
     def _more_after_marker(self, marker: str, behind: Sequence[str], most: int | None = None) -> str:
-        """Add a rule for text from a marker that did not end it to the next one; return the rule's name.
+        """Add a rule for text that continues after a marker, up to the next marker; return the rule's name.
 
         Args:
             marker: The marker.
-            behind: What may follow the marker that ends the text; this text begins with none of these.
+            behind: Texts that may follow the end marker. The continuing text begins with none of them.
             most: Maximum characters of the text; None: any number.
         """
         if (marker, most) in self._longer_texts:
@@ -202,19 +202,19 @@ class GrammarRules:
         return name
 
     def _max_length(self, schema: Schema) -> int | None:
-        """Return the schema's maxLength; None if it has none, or one that a lexer cannot enforce."""
+        """Return the schema's maxLength; None if it is absent or too large for a lexer to enforce."""
         most = schema.get("maxLength")
         return most if isinstance(most, int) and 0 <= most <= _LONGEST_LIMIT else None
 
     def in_order(self, rules: Mapping[str, str], needed: Sequence[str], between: str) -> str:
-        """Return an expression for members that come at most once, in the schema's order.
+        """Return an expression for members in the schema's order, each at most once.
 
         Args:
             rules: Expression of each member, by key, in the schema's order.
-            needed: Keys of the members that must come.
+            needed: Keys of the required members.
             between: Text between two members.
         """
-        first = after = ""  # expressions for the members so far: with none before them, and behind others
+        first = after = ""  # expressions for the members so far: without and with members before them
         for key, rule in reversed(list(rules.items())):
             here, further = f"{rule} {after}", f"{self.written(between)} {rule}"
             if key in needed:

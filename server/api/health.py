@@ -1,11 +1,11 @@
-"""GET /health tells whether the server makes progress, GET /ready whether it takes requests."""
+"""GET /health reports whether the server makes progress, GET /ready whether it accepts requests."""
 
 from __future__ import annotations
 
 from starlette.responses import Response
 
 from server.api.delivery import Json
-from server.api.served import Health
+from server.api.services import Health
 
 
 def health(state: Health) -> Response:
@@ -14,7 +14,7 @@ def health(state: Health) -> Response:
 
 
 def ready(state: Health) -> Response:
-    """Answer 200 if the server takes requests, else 503."""
+    """Answer 200 if the server accepts requests, else 503."""
     body = {"status": state.status}
     return Json(body) if state.status == "ok" else Json(body, 503, {"Retry-After": "1"})
 

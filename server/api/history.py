@@ -1,8 +1,8 @@
 """Keep the exact tokens of earlier replies, so that the next turn's prompt finds them in the cache.
 
-A client sends a conversation back as text, and tokenising it again may not give the tokens that were
-generated. Some templates also write an earlier reply differently. If both spellings mean the same message,
-the prompt keeps the generated one. If not, for example because the template drops thoughts, the beginning of
+A client sends a conversation back as text, and tokenising this text may give other tokens than the generated
+ones. Some templates also write an earlier reply differently. If both spellings mean the same message, the
+prompt keeps the generated spelling. If not, for example because the template drops thoughts, the beginning of
 the next prompt is evaluated ahead while the server is idle.
 """
 
@@ -30,7 +30,7 @@ from server.text.template import continued
 from server.text.transcript import Transcript
 
 if TYPE_CHECKING:
-    from server.api.served import Served
+    from server.api.services import Services
     from server.api.stages.prompted import Prompted
 
 logger = logging.getLogger("duo.api")
@@ -40,14 +40,13 @@ MIN_PREFILLED = 16
 LATER_S = 0.02
 """Seconds after a reply until it is remembered, unless a request needs it sooner.
 
-Remembering takes 1.3 ms of the interpreter, which the reply's last bytes and the next prompt need first. With
-half of LATER_S, a client that asks again after 10 ms is held up. With twice as much, the next turn's
-beginning is evaluated later.
+Remembering takes 1.3 ms of the interpreter, which the reply's last bytes and the next prompt need first.
+Half: a client that asks again after 10 ms is delayed. Twice: the next turn's beginning is evaluated later.
 """
 
 
 def after_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
-    """Return the tokens of a prompt, with BOS in front if the model wants it."""
+    """Return the tokens of a prompt, with a leading BOS if the model wants it."""
     if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
         return [vocabulary.bos, *tokens]
     return tokens
@@ -59,16 +58,16 @@ class History:
     `rendered`, `tokens_of` and `recall` are safe from any thread. Use everything else on the event loop only.
     """
 
-    def __init__(self, served: Served) -> None:
-        self._served = served
-        self._transcript = Transcript(served.vocabulary, own=served.template.own_markers)
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._transcript = Transcript(services.vocabulary, own=services.template.own_markers)
         self._rewritten = Rewritten()
         self._tasks = set[asyncio.Task[Any]]()
         self._remembering = set[asyncio.Task[Any]]()
         self._wanted = asyncio.Event()
 
     def rendered(self, text: str, salt: str, room: Room | None = None) -> list[int]:
-        """Return the tokens of a rendered prompt, with earlier replies as they were generated.
+        """Return the tokens of a rendered prompt; earlier replies have the tokens that were generated.
 
         Raises:
             ContextOverflowError: The prompt is too long.
@@ -76,25 +75,25 @@ class History:
         return self._tokens_of(self._rewritten.as_generated(text, salt), salt, "messages", room)
 
     def tokens_of(self, text: str, salt: str, param: str) -> list[int]:
-        """Return the tokens of a raw text, with earlier replies as they were generated.
+        """Return the tokens of a raw text; earlier replies have the tokens that were generated.
 
         Raises:
-            ContextOverflowError: The text is too long; the error names `param`. It is raised before
-                tokenising if possible.
+            ContextOverflowError: The text is too long; the error names `param`. If possible, it is raised
+                before tokenising.
         """
         return self._tokens_of(printable(text), salt, param)
 
     def _tokens_of(self, text: str, salt: str, param: str, room: Room | None = None) -> list[int]:
-        room = room or self._served.room
+        room = room or self._services.room
         room.check_bytes(len(encoded(text)), param)
-        tokens = after_bos(self._served.vocabulary, self._transcript.tokens_for(text, salt))
+        tokens = after_bos(self._services.vocabulary, self._transcript.tokens_for(text, salt))
         room.check_tokens(len(tokens), param)
         return tokens
 
     def recall(self, conversations: Iterable[Sequence[int]], salt: str = "") -> None:
         """Add conversations of earlier runs or other leads; 8,000 tokens take 2 to 5 ms.
 
-        Conversations with pictures are left out, since no text is known for these.
+        Conversations with pictures are left out, because their text is not known.
         """
         for tokens in conversations:
             if max(tokens, default=0) < PICTURE_IDS:
@@ -117,7 +116,7 @@ class History:
             prefill: Also evaluate the beginning of the next turn.
         """
         remember = partial(self._remember_reply, asked, request, said, prefill)
-        own = Context()  # no cost of this counts for the request that has ended
+        own = Context()  # this work must not be charged to the request that has ended
         remembering = asyncio.create_task(self._run_later(remember), context=own)
         task = asyncio.create_task(self._prefill_later(remembering, request), context=own)
         for doing, those in ((remembering, self._remembering), (task, self._tasks)):
@@ -125,9 +124,9 @@ class History:
             doing.add_done_callback(those.discard)
 
     async def remembered(self) -> None:
-        """Remember all ended replies now instead of a little later, and wait until that is done.
+        """Remember all ended replies now instead of after LATER_S, and wait until that is done.
 
-        Call it when a prompt may continue one of them.
+        Call this when a prompt may continue one of them.
         """
         if self._remembering:
             self._wanted.set()
@@ -139,7 +138,7 @@ class History:
     async def _run_later(self, remember: Callable[[], list[int]]) -> list[int]:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wanted.wait(), LATER_S)
-        return await self._served.prompt_work.run(remember)
+        return await self._services.prompt_work.run(remember)
 
     @property
     def idle(self) -> bool:
@@ -156,11 +155,13 @@ class History:
         try:
             tokens = await remembering
             if tokens:
-                pictures = self._served.spans(tokens)  # those of the ended request, which keeps them known
+                pictures = self._services.spans(
+                    tokens
+                )  # pictures of the ended request, which keeps them known
                 request = GenerationRequest(
                     tokens, salt=ended.salt, precompute=True, patient=True, pictures=pictures
                 )
-                async for _ in self._served.generator.submit(request):
+                async for _ in self._services.generator.submit(request):
                     pass
         except DuoError:
             pass  # too busy, or prompt too long: the next turn evaluates it itself
@@ -179,7 +180,7 @@ class History:
             prefill: False: do not evaluate ahead.
 
         Returns:
-            The tokens; none if they are not worth it.
+            The tokens; none if there are too few to evaluate ahead.
         """
         message, generated = said
         text = self._rewritten.as_generated(asked.text, request.salt)
@@ -187,7 +188,7 @@ class History:
         if not prefill:
             return []
         messages, reply = continued(asked.messages, message.as_json, asked.setting)
-        stable = self._served.template.next_prefix(messages, reply, asked.setting)
+        stable = self._services.template.next_prefix(messages, reply, asked.setting)
         if stable is None:
             return []
         known, salt = [*request.prompt, *generated], request.salt
@@ -199,23 +200,23 @@ class History:
     def _learn_spelling(
         self, asked: Prompted, stable: str, prompt: str, said: tuple[Message, Sequence[int]], salt: str
     ) -> bool:
-        """Learn to replace the template's spelling of a reply by the generated one, if both mean the same.
+        """Learn to replace the template's spelling of a reply by the generated one, if their meanings agree.
 
         Args:
             asked: The prompt that the reply answers.
             stable: The beginning of the next turn's prompt, which later turns do not change.
-            prompt: asked.text with earlier replies as they were generated.
+            prompt: asked.text with the generated spelling of earlier replies.
             said: The message and its tokens.
-            salt: Only prompts of this salt use what is learnt.
+            salt: Only prompts of this salt use the replacement.
 
         Returns:
-            True if both spellings mean the same.
+            True if both spellings mean the same message.
         """
         message, tokens = said
         generated = self._transcript.spelled(tokens)
         if not stable.startswith(asked.text):
             return False
-        shown, read = stable[len(asked.text) :], as_read(self._served.vocabulary, asked.form, tokens)
+        shown, read = stable[len(asked.text) :], as_read(self._services.vocabulary, asked.form, tokens)
         n_written, n_generated = (extent(one, asked.form, message) for one in (shown, read))
         if n_written is None or n_generated is None:
             return False

@@ -10,11 +10,11 @@ logger = logging.getLogger("duo.api")
 _logged: set[str] = set()
 """Types of tools that have been logged."""
 _MOST_LOGGED = 64
-"""Maximum types that are logged, so that inventing types does not fill the log."""
+"""Maximum types that are logged, so that invented types cannot fill the log."""
 
 
 def is_for_code(callers: Sequence[str] | None) -> bool:
-    """Return True if only code on the API's own servers may call a tool, and the model may not."""
+    """Return True if only code on the API's own servers, not the model, may call a tool."""
     return bool(callers) and "direct" not in (callers or ())
 
 

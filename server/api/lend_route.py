@@ -15,15 +15,15 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from server.api.access import SOCKET_PROTOCOL, offered
 from server.api.lend_link import lend_link, picture_of
 from server.api.lending import BrowserLender, Lending, end, named
-from server.api.served import Served
+from server.api.services import Services
 from server.errors import NotSupportedError
 
 POLICY, FAILED, FULL = 1008, 1011, 1013  # close codes of RFC 6455, for rules, defects and "try again later"
 
 
-async def model(request: Request, served: Served) -> Response:
+async def model(request: Request, services: Services) -> Response:
     """Return the file of the draft model, or a range of it. Raises NotSupportedError."""
-    lending = _lending_of(served)
+    lending = _lending_of(services)
     headers = {
         "etag": f'"{await lending.digest()}"',
         "cache-control": "no-store",  # the page keeps it
@@ -32,28 +32,28 @@ async def model(request: Request, served: Served) -> Response:
     return FileResponse(lending.model, headers=headers, media_type="application/octet-stream")
 
 
-async def link(request: Request, served: Served) -> Response:
+async def link(request: Request, services: Services) -> Response:
     """Return the link to /lend for other devices, and its QR code. Raises FieldError, NotSupportedError."""
-    address, asked = _lending_of(served).address(), request.query_params
+    address, asked = _lending_of(services).address(), request.query_params
     keys = offered(request.headers) if asked.get("key") == "true" else []
     url = lend_link(asked.get("origin", ""), address, keys[0].decode(errors="replace") if keys else "")
     return JSONResponse({"url": url, "code": picture_of(url)}, headers={"cache-control": "no-store"})
 
 
-def _lending_of(served: Served) -> Lending:
-    if served.lending is None:
+def _lending_of(services: Services) -> Lending:
+    if services.lending is None:
         raise NotSupportedError(
-            "no browser can draft for this server: that needs a draft model in one file, and Redis; start it "
+            "no browser can draft for this server: this needs a draft model in one file, and Redis; start it "
             "with duo up, or with duo serve --redis and --draft-model"
         )
-    return served.lending
+    return services.lending
 
 
 async def socket(websocket: WebSocket) -> None:
-    """Connect a browser with a drafter of its own, until either leaves."""
-    served: Served = websocket.state.served
-    lending = served.lending
-    if lending is None or "ui" in served.hidden:
+    """Connect a browser with a new drafter until one of them leaves."""
+    services: Services = websocket.state.services
+    lending = services.lending
+    if lending is None or "ui" in services.hidden:
         await websocket.close(POLICY)
         return
     await websocket.accept(subprotocol=SOCKET_PROTOCOL)
@@ -82,7 +82,7 @@ async def _lend(websocket: WebSocket, lending: Lending) -> None:
 
 
 async def _relay(websocket: WebSocket, process: Process, per_second: int) -> tuple[int, str]:
-    """Carry messages both ways until one side ends; return why the socket is to be closed, or (0, "")."""
+    """Pass on messages both ways until one side ends; return the closing code and reason, or (0, "")."""
     both = _from_browser(websocket, process, per_second), _to_browser(websocket, process)
     ways = [asyncio.create_task(way) for way in both]
     try:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-# Browsers that draft at once, each with a process beside the lead. Half: a phone and a tablet; twice: as much
-# memory
+# Maximum browsers that draft at once, each with a process beside the lead. Half: a phone and a tablet; twice:
+# twice the memory
 MAX_LENDING = 4
 # Messages of a browser in a second: ten times what the small draft model makes here. Half: a machine that is
 # five times as fast comes near; twice: a flood takes more of a core
@@ -24,16 +24,16 @@ MAX_NAME = 32  # characters of a drafter's name. Half: no room for two words
 
 
 class BrowserLender(NamedTuple):
-    """A browser in which a draft model runs, as its drafter process gets to know it at the start."""
+    """A browser in which a draft model runs, as described to its drafter process at the start."""
 
-    name: str  # shown to people
-    salt: str  # salt of the sessions that it may read
-    is_elsewhere: bool  # it runs on another machine than the lead
+    name: str  # name shown to people
+    salt: str  # salt of the sessions that the browser may read
+    is_elsewhere: bool  # the browser runs on another machine than the lead
 
 
 @dataclass(slots=True)
 class Lending:
-    """The draft model for browsers, and the drafters that ask it there."""
+    """The draft model for browsers, and the number of browsers that draft now."""
 
     model: Path
     start: Callable[[BrowserLender], Awaitable[Process]]  # starts a drafter, which speaks on its pipes
@@ -44,7 +44,7 @@ class Lending:
     _digest: str = field(default="", init=False)
 
     async def digest(self) -> str:
-        """Return the SHA-256 of the model's file, under which browsers cache the file."""
+        """Return the SHA-256 of the model's file, by which browsers cache it."""
         if not self._digest:
             self._digest = await asyncio.to_thread(_digest_of, self.model)
         return self._digest
@@ -55,7 +55,7 @@ class Lending:
 
     @contextmanager
     def place(self) -> Generator[None]:
-        """Hold one of the places within the block."""
+        """Count one browser as drafting within the block."""
         self.n_now += 1
         try:
             yield
@@ -64,7 +64,7 @@ class Lending:
 
 
 def named(text: str) -> str:
-    """Return a drafter's name made of any text."""
+    """Convert any text to a valid drafter's name."""
     return NAME.sub("-", text)[:MAX_NAME].strip("-") or "browser"
 
 

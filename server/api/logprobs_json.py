@@ -19,8 +19,8 @@ def logprobs_json(
     Args:
         vocabulary: Vocabulary of the tokens.
         tokens: Tokens with their logprobs.
-        shares: Write probabilities, under llama-server's names, instead of logprobs.
-        special: Control tokens are part of the text, so their bytes are not null.
+        shares: True: write probabilities, under llama-server's names, instead of logprobs.
+        special: True if control tokens are part of the text, so their bytes are not null.
     """
     name = "prob" if shares else "logprob"
     content: list[dict[str, Any]] = []
@@ -38,9 +38,9 @@ def logprobs_json(
 
 
 def _token_entry(vocabulary: Vocabulary, token: int, *, special: bool) -> dict[str, Any]:
-    """Return a token's entry: `token` is for display; `bytes` is what it adds to the text, or null.
+    """Return a token's entry: `token` is for display; `bytes` is what the token adds to the text, or null.
 
-    For part of a character, `token` has U+FFFD.
+    `token` has U+FFFD for an incomplete character.
     """
     added = vocabulary.piece(token, special=special)
     written = added or vocabulary.piece(token, special=True)
@@ -48,12 +48,12 @@ def _token_entry(vocabulary: Vocabulary, token: int, *, special: bool) -> dict[s
 
 
 class LegacyLogprobs:
-    """Writes logprobs of one reply in the shape of OpenAI's legacy completions, portion by portion."""
+    """Writes one reply's logprobs in the shape of OpenAI's legacy completions, portion by portion."""
 
     def __init__(self, n_unseen: int = 0) -> None:
         """Begin a reply.
 
-        n_unseen: Number of characters of its first tokens, such as BOS, that are not in its text.
+        n_unseen: Number of characters of the first tokens, such as BOS, that the text does not contain.
         """
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = -n_unseen
@@ -62,7 +62,7 @@ class LegacyLogprobs:
         """Return the logprobs of the next tokens.
 
         text_offset is the index of the character in which the token begins. top_logprobs includes the token
-        itself; of several tokens with the same text, only the likeliest.
+        itself. If several tokens have equal texts, it includes only the likeliest of them.
 
         Args:
             entries: Entries of logprobs_json(). The logprob of a prompt's first token is None.
@@ -87,7 +87,7 @@ def _top_logprobs(entry: dict[str, Any]) -> dict[str, float]:
 
 
 def _legacy_text(entry: dict[str, Any]) -> str:
-    """Return a token's text; for part of a character, OpenAI's notation, such as bytes:\\xf0\\x9f."""
+    """Return a token's text, for an incomplete character in OpenAI's notation, such as bytes:\\xf0\\x9f."""
     data = bytes(entry["bytes"] or ())
     try:
         return data.decode() or entry["token"]

@@ -1,4 +1,4 @@
-"""GET /metrics in Prometheus' text formats, with llama-server's names for metrics that llama-server has."""
+"""GET /metrics in Prometheus' text formats; metrics that llama-server also has are repeated by its names."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.served import TOKEN_COUNTS, DrafterHealth, Health, Served
+from server.api.services import TOKEN_COUNTS, DrafterHealth, Health, Services
 from server.api.traffic import Traffic
 from server.cache.catalogue import TierCounts
 from server.errors import NotSupportedError
 
 
-async def metrics(request: Request, served: Served) -> Response:
-    if "metrics" in served.hidden:
+async def metrics(request: Request, services: Services) -> Response:
+    if "metrics" in services.hidden:
         raise NotSupportedError("this server has no metrics: start it without --no-metrics")
     chosen: tuple[Callable[..., bytes], str] = choose_encoder(request.headers.get("accept", ""))
     encode, content_type = chosen
-    began = {"Process-Start-Time-Unix": str(served.model.created)}
+    began = {"Process-Start-Time-Unix": str(services.model.created)}
     # No name needs escaping: colons are valid. The library escapes them in samples of OpenMetrics. Under dots
     # `_` would be `__`.
-    body = encode(_AllMetrics(served), escaping=ALLOWUTF8)
+    body = encode(_AllMetrics(services), escaping=ALLOWUTF8)
     media_type = content_type.replace(f"escaping={DOTS}", f"escaping={UNDERSCORES}")
     return Response(body, headers=began, media_type=media_type)
 
 
 class _AllMetrics(Collector):
-    def __init__(self, served: Served) -> None:
-        self._served = served
+    def __init__(self, services: Services) -> None:
+        self._services = services
 
     def collect(self) -> Iterator[Metric]:
-        traffic, health = self._served.traffic, self._served.state()
+        traffic, health = self._services.traffic, self._services.state()
         yield from _token_metrics(traffic)
         yield from _draft_metrics(traffic)
         yield from _drafter_messages(health.drafters)
         yield from _load_metrics(health)
-        yield from _cache_metrics(self._served.cached())
+        yield from _cache_metrics(self._services.cached())
         yield from _as_llama_server(traffic, health)
 
 

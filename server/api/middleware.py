@@ -1,6 +1,6 @@
-"""Layers that every request passes: an id, a clock, limits on its body, a handler of defects.
+"""Middleware for every request: ids, timing, limits on bodies, handling of unexpected errors.
 
-They are plain ASGI, so that handlers notice when the client disconnects.
+These layers are plain ASGI, so that handlers notice when the client disconnects.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BODY_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Settings of the layers that every request passes."""
+    """Settings of the middleware."""
 
     access: Access = field(default_factory=Access)
     # origins of other web pages that may use the server; "*": all; LOCAL: any on this machine
@@ -115,7 +115,7 @@ class _Body:
 
     async def receive(self) -> Message:
         """Return ASGI's next message. Raises InvalidRequestError with status 408, 413 or 415."""
-        if self._complete:  # only the message that the client has left may follow
+        if self._complete:  # only the client's disconnect message may follow
             return await self._receive()
         edge = self._edge
         if self._encoding not in ("", "identity"):
@@ -179,7 +179,7 @@ class AccessGate:
 
 
 class DefectNet:
-    """Turns unexpected exceptions into error responses, and into 503 what the end of the server cancels.
+    """Turns unexpected exceptions into error responses, and cancellations at shutdown into 503.
 
     Starlette's own handler runs outside all middleware, so its responses would have no request id.
     """

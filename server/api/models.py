@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}, in OpenAI's form, or in Anthropic's for its clients."""
+"""GET /v1/models and /v1/models/{id}, in OpenAI's format, or in Anthropic's for its clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.delivery import Json
-from server.api.served import ModelCard, Served
+from server.api.services import ModelCard, Services
 from server.api.unseen import TEXT_ONLY, Senses
 from server.errors import NotFoundError
 
@@ -17,24 +17,24 @@ ANTHROPICS = "anthropic-version"
 """Header by which Anthropic's clients are known: all send it."""
 
 
-async def list_models(request: Request, served: Served) -> Response:
+async def list_models(request: Request, services: Services) -> Response:
     """Answer with all models on one page."""
     if ANTHROPICS in request.headers:
-        cards = [_anthropic_card(model) for model in served.models]
+        cards = [_anthropic_card(model) for model in services.models]
         ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]}
         return Json({"data": cards, "has_more": False, **ends})
-    return Json({"object": "list", "data": [_card_json(model, served) for model in served.models]})
+    return Json({"object": "list", "data": [_card_json(model, services) for model in services.models]})
 
 
-async def get_model(request: Request, served: Served) -> Response:
+async def get_model(request: Request, services: Services) -> Response:
     """Answer with a model, found by id or alias; with all models if the id is empty."""
     id = request.path_params["id"]
     if not id:
-        return await list_models(request, served)
-    for model in served.models:
+        return await list_models(request, services)
+    for model in services.models:
         if model.is_called(id):
             anthropic = ANTHROPICS in request.headers
-            return Json(_anthropic_card(model) if anthropic else _card_json(model, served))
+            return Json(_anthropic_card(model) if anthropic else _card_json(model, services))
     raise NotFoundError(f"The model `{id}` does not exist", param="model", code="model_not_found")
 
 
@@ -43,14 +43,14 @@ def _inputs(senses: Senses) -> list[str]:
     return ["text", *["image"] * senses.sees, *["audio"] * senses.hears]
 
 
-def _card_json(model: ModelCard, served: Served) -> dict[str, Any]:
+def _card_json(model: ModelCard, services: Services) -> dict[str, Any]:
     return {
         "id": model.id,
         "object": "model",
         "created": model.created,
         "owned_by": "duo",
         "architecture": {
-            "input_modalities": _inputs(served.senses if model is served.model else TEXT_ONLY),
+            "input_modalities": _inputs(services.senses if model is services.model else TEXT_ONLY),
             "output_modalities": ["text"],
         },
         "meta": {
@@ -62,7 +62,7 @@ def _card_json(model: ModelCard, served: Served) -> dict[str, Any]:
             "description": model.description,
             "note": model.note,
             "aliases": list(model.aliases),
-            "draft": _drafting_now(served) if model is served.model else None,
+            "draft": _drafting_now(services) if model is services.model else None,
         },
     }
 
@@ -79,8 +79,8 @@ def _anthropic_card(model: ModelCard) -> dict[str, Any]:
     }
 
 
-def _drafting_now(served: Served) -> dict[str, Any]:
+def _drafting_now(services: Services) -> dict[str, Any]:
     """Return the draft mode and the number of drafters connected now."""
-    health = served.health()
+    health = services.health()
     accepted = [drafter for drafter in health.drafters if drafter.state == "accepted"]
     return {"mode": health.draft_mode, "drafters": len(accepted)}

@@ -1,4 +1,4 @@
-"""Write a reply in llama-server's own form."""
+"""Write a reply in llama-server's own format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from server.api.choices import Portion, ReplyChoice
 from server.api.generation_fields import GenerationFields
 from server.api.generation_settings import settings_json
-from server.api.served import Served
+from server.api.services import Services
 from server.api.statistics import timings
 from server.api.stopped import why_stopped
 from server.engine.request import GenerationRequest
@@ -16,25 +16,25 @@ from server.text.detokenize import spelled
 
 
 def native_result(
-    served: Served, body: GenerationFields, request: GenerationRequest, choice: ReplyChoice
+    services: Services, body: GenerationFields, request: GenerationRequest, choice: ReplyChoice
 ) -> dict[str, Any]:
     """Return the fields of an ended reply, except its content, tokens and probabilities.
 
-    tokens_cached is the number of tokens in the KV cache: the last token and dropped ones are not there.
-    truncated is true if the context ended or was shifted.
+    tokens_cached is the number of tokens in the KV cache, which lacks the last token and dropped tokens.
+    truncated is true if the context was full or was shifted.
     """
     stats = choice.stats()
     stop_type, word = why_stopped(choice)
-    full = stats.n_prompt + stats.n_predicted >= served.model.n_ctx
+    full = stats.n_prompt + stats.n_predicted >= services.model.n_ctx
     return {
         "index": choice.index,
         "id_slot": choice.slot,
         "stop": True,
-        "model": served.model.id,
+        "model": services.model.id,
         "tokens_predicted": stats.n_predicted,
         "tokens_evaluated": stats.n_prompt,
         "generation_settings": settings_json(body, request),
-        "prompt": spelled(served.vocabulary, request.prompt),
+        "prompt": spelled(services.vocabulary, request.prompt),
         "has_new_line": "\n" in choice.message.content,
         "truncated": stats.truncated or (stop_type == "limit" and full),
         "stop_type": stop_type,
@@ -53,7 +53,7 @@ def said(portion: Portion) -> dict[str, Any]:
 
 
 def probabilities(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Convert OpenAI's logprobs to llama-server's form, in which `bytes` is [] instead of null."""
+    """Convert OpenAI's logprobs to llama-server's format, in which `bytes` is [] instead of null."""
     tops = ("top_logprobs", "top_probs")
     return [
         {name: probabilities(value) if name in tops else value for name, value in entry.items()}
@@ -63,7 +63,7 @@ def probabilities(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def picked(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Return only the named fields that a result has; the name a/b is field b within field a."""
+    """Return those of the named fields that a result has; the name a/b is field b within field a."""
     found: dict[str, Any] = {}
     for field in fields:
         *outer, name = field.split("/")

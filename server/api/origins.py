@@ -1,4 +1,4 @@
-"""Decide if a server without keys accepts a request: of programs and its own pages, not of foreign pages.
+"""Decide if a server without keys accepts a request: from programs and its own pages, not from other pages.
 
 A web page open in a browser on this machine can send requests to any address, and read the replies once the
 page's own name resolves to that address (DNS rebinding). But it cannot choose the headers Host and Origin.
@@ -24,18 +24,18 @@ Containers' name for this machine is among them.
 
 
 def check_headers(headers: Headers, origins: Sequence[str], *, local: bool) -> None:
-    """Raise ForeignPageError for a request of a foreign page.
+    """Raise ForeignPageError for a request from a foreign page.
 
     Args:
         headers: Headers of the request.
-        origins: Pages that may use the server, see Edge.
-        local: Only this machine is served, so Host must be one of its names, or an address.
+        origins: Origins of pages that may use the server, see Edge.
+        local: True if only this machine is served, so Host must be one of its names or an address.
     """
     host, origin = headers.get("host", LOCAL).lower(), headers.get("origin")
     if local and not _is_own_name(host):
         raise ForeignPageError(
-            f"the server lets in this machine only, and {host!r} is no name of it: start it with "
-            "--api-key, or with --no-api-key to let everybody in"
+            f"the server admits this machine only, and {host!r} is not a name of this machine: start the "
+            "server with --api-key, or with --no-api-key to let everybody in"
         )
     if origin is None or "*" in origins or origin in origins or origin.lower().partition("://")[2] == host:
         return

@@ -124,10 +124,10 @@ class OwnValues(GrammarRules):
         return self._list_expression(alternative, item, self.written(", ")) or self.json(alternative)
 
     def _list_expression(self, alternative: Schema, item: str, between: str) -> str:
-        """Return an expression for a list of as many items as the schema `alternative` allows.
+        """Return an expression for a list whose number of items the schema `alternative` allows.
 
         `item` and `between` are the expressions of an item and of a separator. Returns "" if a grammar cannot
-        enforce the number.
+        enforce the number of items.
         """
         least, most = alternative.get("minItems", 0), alternative.get("maxItems", _LONGEST_LIST)
         if alternative.get("items") is False or most == 0:

@@ -1,9 +1,9 @@
 """Decide when the tokens of a stream are sent, so that it flows as evenly as without drafts. Pure.
 
-A step with accepted guesses brings several tokens at once and takes longer than a step without guesses: a
-burst and a pause. If a step took longer than a frame, its tokens are sent one by one, at most an undrafted
-step apart, and all within the time of HELD such steps. The end of a reply is sent at once. A frame is the
-time for which the server gathers tokens before it sends any.
+A step with accepted guesses commits several tokens at once and takes longer than a step without guesses, so
+the stream would alternate between bursts and pauses. If a step took longer than a frame, its tokens are sent
+one by one, at intervals of at most an undrafted step, and all within the time of HELD undrafted steps. The
+end of a reply is sent at once. A frame is the time for which the server gathers tokens before sending them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import TypeAlias
 from server.text.message import Piece
 
 FRAME_S = 0.016
-"""Default seconds of a frame: a screen's, and the GATHER_S of a CPU (engine/thread.py).
+"""Default seconds of a frame: one screen refresh, and GATHER_S on a CPU (engine/thread.py).
 
-Half of it doubles the number of chunks; with twice as much, gaps show at 50 tokens per second.
+Half: twice as many chunks. Twice: gaps are visible at 50 tokens per second.
 """
 HELD = 2.0
 """All waiting tokens are sent within the time of this number of steps.
 
-The 95th percentile of gaps, relative to that without guesses, with two replies of 400M at once, BF16 and Q8_0
-(benchmarks.inside), is 1.54 and 1.72. With half of HELD it is 1.66 and 1.88; with twice, 1.44 and 1.66, but
-tokens are late by twice as much.
+The 95th percentile of gaps, relative to the one without guesses, is 1.54 and 1.72 (benchmarks.inside: two
+concurrent replies of a 400M model, BF16 and Q8_0). Half: 1.66 and 1.88. Twice: 1.44 and 1.66, but tokens are
+twice as late.
 """
 
 
 class Pace:
-    """Decides when the tokens of one stream are sent, to make it even.
+    """Decides when the tokens of one stream are sent, so that the stream is even.
 
     Times are in seconds: `at` by the engine's clock, `now` by the event loop's.
     """
@@ -39,11 +39,11 @@ class Pace:
     def __init__(self, frame_s: float = FRAME_S) -> None:
         """Begin a stream with at least frame_s between portions; shorter steps are sent at once."""
         self._frame_s = frame_s
-        self.n_waiting = 0  # tokens that are not sent yet
+        self.n_waiting = 0  # number of tokens that are not sent yet
         self._at = 0.0  # time of the latest step
         self._step_s = 0.0
         self._every_s = 0.0  # seconds between two tokens
-        self._sent_at = 0.0  # time at which the last token that was sent was due
+        self._sent_at = 0.0  # time at which the last sent token was due
         self._next_frame = 0.0
 
     def spreads(self, n: int, at: float) -> bool:
@@ -56,7 +56,7 @@ class Pace:
 
         Args:
             n: Number of tokens.
-            undrafted_s: Estimated seconds that the step would take without guesses; 0: it had no guesses.
+            undrafted_s: Estimated seconds of the step without its guesses; 0: it had no guesses.
             now: Time by the event loop.
         """
         was_empty = not self.n_waiting
@@ -87,7 +87,7 @@ class Pace:
 
 
 _Held: TypeAlias = tuple[list[Piece], int]
-"""Pieces of a token, and the number of the reply's characters that are parsed after it."""
+"""Pieces of a token, and the number of the reply's parsed characters after the token."""
 
 
 class UnsentPieces:
@@ -97,7 +97,7 @@ class UnsentPieces:
         self.pace: Pace | None = None
         self._due: list[Piece] = []
         self._held: deque[_Held] = deque()
-        self._n_parsed = 0  # parsed characters before the first token that waits
+        self._n_parsed = 0  # parsed characters before the first waiting token
 
     @property
     def pieces(self) -> list[Piece]:
@@ -105,12 +105,12 @@ class UnsentPieces:
 
     @property
     def n_waiting(self) -> int:
-        """Return the number of tokens whose time to be sent has not come."""
+        """Return the number of tokens that are not due yet."""
         return len(self._held)
 
     @property
     def next_at(self) -> float | None:
-        """Return when the next waiting token is to be sent; None if none waits or ever will."""
+        """Return when the next waiting token is due; None if none waits or there is no pace."""
         return self.pace.next_at if self.pace is not None else None
 
     def spreads(self, n: int, at: float) -> bool:
@@ -122,7 +122,7 @@ class UnsentPieces:
 
         Args:
             n_parsed: Number of the reply's characters that were parsed before the step.
-            read: The pieces of each token, and n_parsed after it.
+            read: For each token, its pieces and n_parsed after it.
             undrafted_s: See Pace.step().
             now: See Pace.step().
         """
@@ -134,7 +134,7 @@ class UnsentPieces:
             self.pace.step(len(told), undrafted_s, now)
 
     def add(self, pieces: Sequence[Piece]) -> None:
-        """Add pieces, to be sent as soon as all earlier pieces are sent."""
+        """Add pieces that are sent as soon as all earlier pieces are sent."""
         if self._held:
             self._held[-1][0].extend(pieces)
         else:
@@ -144,7 +144,7 @@ class UnsentPieces:
         """Take the pieces to be sent now; all of them if the reply `ends`.
 
         Returns:
-            The pieces, and the number of the reply's characters that are parsed up to their end.
+            The pieces, and the number of the reply's parsed characters up to their end.
         """
         n_due = len(self._held) if ends or self.pace is None else self.pace.due(now)
         for _ in range(n_due):

@@ -15,7 +15,7 @@ from server.sampling.logprobs import TokenLogprobs
 
 Json: TypeAlias = dict[str, Any]
 Note: TypeAlias = list[Any]
-"""Of a choice: its index, new tokens, their logprobs, mirostat's state after them, and 1 if it has ended."""
+"""A choice's index, its new tokens, their logprobs, mirostat's state after them, and 1 if it has ended."""
 
 
 Spans: TypeAlias = Callable[[Sequence[int]], Sequence[PictureSpan]]
@@ -35,15 +35,15 @@ class PartialChoice:
 class PartialAnswer:
     """A reply that another process has begun."""
 
-    id: str  # of its answer
+    id: str  # id of the answer
     created: int  # Unix seconds
     n_events: int
     choices: Sequence[PartialChoice]
-    opened: bool  # its first events were told
-    closed: bool  # its last event was told
+    opened: bool  # its first events were sent
+    closed: bool  # its last event was sent
 
     def asked(self, prompts: Sequence[Prompted], recipe: Json, spans: Spans) -> list[Prompted]:
-        """Return prompts with the tokens, seeds and beginnings that their replies have.
+        """Return the prompts with the tokens, seeds and message beginnings of their replies so far.
 
         Args:
             prompts: The prompts as this process makes them.
@@ -51,7 +51,7 @@ class PartialAnswer:
             spans: Returns the spans of pictures in tokens.
 
         Raises:
-            InvalidRequestError: Pictures of the prompts are other ones now.
+            InvalidRequestError: The prompts have other pictures than before.
         """
         again, choices = list[Prompted](), iter(self.choices)
         for prompt, told in zip(prompts, recipe["prompts"], strict=True):
@@ -68,16 +68,16 @@ class PartialAnswer:
                 )
                 for request, seed, choice in zip(prompt.requests, told["seeds"], choices, strict=False)
             ]
-            # words of pictures are this process's own
+            # this process renders the words of pictures itself
             text, whole = (prompt.text, False) if prompt.pictures else (told["text"], prompt.whole)
             again.append(replace(prompt, text=text, tokens=tokens, requests=requests, whole=whole))
         return again
 
 
 def _with_pictures(tokens: list[int], known: Sequence[int]) -> list[int]:
-    """Return a prompt's tokens with the ids that the positions of pictures have in this process.
+    """Return a prompt's tokens, with the ids of pictures replaced by those of this process.
 
-    known: The same prompt with these ids; its text may differ, such as by a date.
+    known: The same prompt as this process makes it; its text may differ, such as by a date.
     """
     ids = [token for token in known if token >= PICTURE_IDS]
     if len(ids) != sum(token >= PICTURE_IDS for token in tokens):
@@ -87,7 +87,7 @@ def _with_pictures(tokens: list[int], known: Sequence[int]) -> list[int]:
 
 
 def recipe_of(id: str, created: int, prompts: Sequence[Prompted]) -> Json | None:
-    """Return what submits the same requests again; None if they cannot be begun in the middle."""
+    """Return the data to submit equal requests again; None if a reply cannot be continued in the middle."""
     requests = [request for prompt in prompts for request in prompt.requests]
     if any(request.n_beams > 1 for request in requests):
         return None
@@ -103,7 +103,7 @@ def recipe_of(id: str, created: int, prompts: Sequence[Prompted]) -> Json | None
 
 
 def partial_answer_of(orphan: Orphan) -> PartialAnswer:
-    """Return the answer so far of a reply whose process has died, from its log."""
+    """Return the answer so far of a reply whose process has died, read from its log."""
     recipe, states = orphan.recipe, orphan.states
     choices = [PartialChoice() for _ in range(sum(len(told["seeds"]) for told in recipe["prompts"]))]
     for state in states:

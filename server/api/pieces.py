@@ -9,7 +9,7 @@ from server.errors import FieldError
 from server.llama.backend import Vocabulary
 
 Pieces: TypeAlias = Sequence[str | int]
-"""One prompt or input: texts and token ids in a row."""
+"""One prompt or input: a sequence of texts and token ids."""
 
 _ID: dict[str, Any] = {"type": "integer", "minimum": 0}
 _PROMPT_STRING: dict[str, Any] = {
@@ -81,7 +81,7 @@ def _text_of(parts: Any) -> str:
 
 
 def apart(given: str | list[Any]) -> list[Pieces]:
-    """Split an input into prompts as llama-server does: a list with an id in it is one prompt."""
+    """Split an input into prompts as llama-server does: a list that contains an id is one prompt."""
     if isinstance(given, str):
         return [[given]]
     if any(isinstance(item, int) for item in given):

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from server.api.chat.chat_request import ChatRequest
 from server.api.chat.chat_route import parse
 from server.api.delivery import Json, unless_gone
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.picture_words import shown_messages
 from server.api.stages.render import setting_of
 from server.api.stages.validate import on_prompt_thread
@@ -20,26 +20,26 @@ from server.engine.request import GenerationRequest
 from server.llama.backend import PICTURE_IDS
 
 
-async def create(request: Request, served: Served) -> Response:
-    """Answer once the prompt is evaluated or a request needs the engine; stop if the client leaves."""
-    body = await parse(request, served)
-    work = await on_prompt_thread(request, _without_last, served, body)
-    generation = served.generator.submit(work)
+async def create(request: Request, services: Services) -> Response:
+    """Answer once the prompt is evaluated, or once a request needs the engine. Stop if the client leaves."""
+    body = await parse(request, services)
+    work = await on_prompt_thread(request, _without_last, services, body)
+    generation = services.generator.submit(work)
     try:
         return Json(await unless_gone(request, _wait_for_prompt(generation, len(work.prompt))))
     finally:
         generation.cancel()
 
 
-def _without_last(served: Served, body: ChatRequest) -> GenerationRequest:
+def _without_last(services: Services, body: ChatRequest) -> GenerationRequest:
     """Return a request for the prompt except its last token, which further typing may change."""
-    messages, pictures = shown_messages(served, body)
-    text = served.template.begun(messages, setting_of(served, body))
-    tokens = served.history.rendered(text, body.salt)
+    messages, pictures = shown_messages(services, body)
+    text = services.template.begun(messages, setting_of(services, body))
+    tokens = services.history.rendered(text, body.salt)
     tokens = tokens[:-1] if len(tokens) > 1 else tokens
-    while pictures and tokens[-1] >= PICTURE_IDS:  # a whole picture has a token behind it
+    while pictures and tokens[-1] >= PICTURE_IDS:  # a whole picture must be followed by a token
         tokens.pop()
-    return GenerationRequest(tokens, salt=body.salt, precompute=True, pictures=served.spans(tokens))
+    return GenerationRequest(tokens, salt=body.salt, precompute=True, pictures=services.spans(tokens))
 
 
 async def _wait_for_prompt(generation: Generation, n_prompt: int) -> dict[str, Any]:

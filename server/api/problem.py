@@ -1,4 +1,4 @@
-"""Write errors in OpenAI's shape or Anthropic's: the one place where a DuoError becomes HTTP."""
+"""Write errors in OpenAI's or Anthropic's shape: only this module turns a DuoError into HTTP."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def body(error: DuoError) -> dict[str, Any]:
 
 
 def anthropic_body(error: DuoError) -> dict[str, Any]:
-    """Return Anthropic's error object. For a too long prompt, it has the words that clients search for."""
+    """Return Anthropic's error object. For a too long prompt, use the words that clients search for."""
     account = CURRENT.get()
     message = error.message
     if isinstance(error, ContextOverflowError):
@@ -59,7 +59,7 @@ def anthropic_body(error: DuoError) -> dict[str, Any]:
 
 
 def respond(error: DuoError, path: str) -> Response:
-    """Return a response in the form of the API that the path belongs to."""
+    """Return a response in the format of the API that the path belongs to."""
     told = anthropic_body(error) if ANTHROPIC_ROUTES.match(path) else body(error)
     return Json(told, error.status, _retry_headers(error))
 
@@ -81,7 +81,7 @@ async def on_duo_error(request: Request, error: DuoError) -> Response:
 
 
 async def on_disconnect(*_: object) -> Response:
-    """Return a response that nobody reads, since the client has left."""
+    """Return a response that nobody reads, because the client has left."""
     return Response(status_code=499)
 
 

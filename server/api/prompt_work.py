@@ -26,17 +26,17 @@ MAX_WAITING = 64
 PROMPT_STUCK_S = 30.0
 """Seconds after which work counts as stuck: three times what a template may take to render."""
 LONG_S = 600.0
-"""The same for a picture in a prompt: as long as --watchdog allows a step by default."""
+"""Seconds after which work on a picture counts as stuck: the default of --watchdog for a step."""
 PROMPT_CLOSE_S = 5.0
 """Seconds for running work to end when the server shuts down."""
 
-_own = local()  # of each of the threads; done: the future of the work that it runs
+_own = local()  # per thread; done: the future of the work that the thread runs
 
 
 class PromptWork:
     """Runs work on a few threads, for one event loop.
 
-    The threads are daemons, so work that hangs does not keep the process alive. They are reused, because
+    The threads are daemons, so hanging work does not keep the process alive. They are reused, because
     starting a thread blocks the loop for 1 ms while a decode uses all cores.
     """
 
@@ -71,7 +71,7 @@ class PromptWork:
         return await asyncio.shield(done)
 
     def expect_long(self) -> None:
-        """Count the work that calls this as stuck only after LONG_S from now."""
+        """Let the calling work count as stuck only LONG_S from now."""
         if (done := getattr(_own, "done", None)) in self._running:
             self._running[done] = time.monotonic() + LONG_S - PROMPT_STUCK_S
 
@@ -111,4 +111,4 @@ def _work_off(jobs: SimpleQueue[Job | None]) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             done.get_loop().call_soon_threadsafe(deliver)
         _own.done = None
-        del job, work, done, deliver  # frees all of it while this waits for the next job
+        del job, work, done, deliver  # freed before the wait for the next job

@@ -10,23 +10,23 @@ from starlette.responses import Response
 
 from server.api.delivery import Json
 from server.api.generation_settings import defaults_json
-from server.api.served import Served
+from server.api.services import Services
 from server.text.detokenize import spelled
 
 
-async def props(_: Request, served: Served) -> Response:
-    """Answer with the properties; model_path is only the file's name."""
-    health, vocabulary = served.health(), served.vocabulary
+async def props(_: Request, services: Services) -> Response:
+    """Answer with the properties; model_path has only the file's name."""
+    health, vocabulary = services.health(), services.vocabulary
     body = {
-        "default_generation_settings": {"n_ctx": served.model.n_ctx, "params": _default_params(served)},
+        "default_generation_settings": {"n_ctx": services.model.n_ctx, "params": _default_params(services)},
         "total_slots": health.slots_total,
-        "model_alias": served.model.id,
-        "model_path": served.model.file,
-        "modalities": {"vision": served.senses.sees, "audio": served.senses.hears, "video": False},
-        "endpoint_slots": served.ask is not None,
+        "model_alias": services.model.id,
+        "model_path": services.model.file,
+        "modalities": {"vision": services.senses.sees, "audio": services.senses.hears, "video": False},
+        "endpoint_slots": services.ask is not None,
         "endpoint_props": False,
         "endpoint_metrics": True,
-        "chat_template": served.template.source,
+        "chat_template": services.template.source,
         "bos_token": spelled(vocabulary, [vocabulary.bos]),
         "eos_token": spelled(vocabulary, [vocabulary.eos]),
         "build_info": f"duo {version('duo')}, llama-cpp-python {version('llama-cpp-python')}",
@@ -34,8 +34,8 @@ async def props(_: Request, served: Served) -> Response:
     return Json(body)
 
 
-def _default_params(served: Served) -> dict[str, Any]:
+def _default_params(services: Services) -> dict[str, Any]:
     """Return default parameters under the names of request fields."""
-    n = -1 if served.max_tokens is None else served.max_tokens
-    seed = -1 if served.seed is None else served.seed
-    return {**defaults_json(served.defaults), "seed": seed, "max_tokens": n, "n_predict": n}
+    n = -1 if services.max_tokens is None else services.max_tokens
+    seed = -1 if services.seed is None else services.seed
+    return {**defaults_json(services.defaults), "seed": seed, "max_tokens": n, "n_predict": n}

@@ -15,7 +15,7 @@ Names: TypeAlias = Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str]
 
 @contextmanager
 def renamed(names: Names) -> Generator[None]:
-    """Replace field names in errors that are raised in this context, by each pair of `names` in turn."""
+    """Replace field names in errors raised in this context, applying each pair of `names` in turn."""
     try:
         yield
     except InvalidRequestError as error:

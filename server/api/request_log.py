@@ -1,4 +1,4 @@
-"""Log one line per request: its path, status, times and tokens. Prompts only with --log-prompts."""
+"""Log one line per request: path, status, times and tokens; prompts only with --log-prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.engine.request_account import RequestAccount
 logger = logging.getLogger("duo.requests")
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
-"""Paths that monitors request every few seconds, which are logged only when they fail."""
+"""Paths that monitors request every few seconds. They are logged only when they fail."""
 MAX_LOGGED_BYTES = 1 << 16
 """Maximum bytes of a body in the log."""
 
@@ -21,8 +21,8 @@ MAX_LOGGED_BYTES = 1 << 16
 class RequestLog:
     """Settings of the request log."""
 
-    requests: bool = False  # a line for each
-    prompts: bool = False  # also the bodies
+    requests: bool = False  # log a line for each request
+    prompts: bool = False  # also log the bodies
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""POST /v1/rerank: rate how well documents answer a query, in Jina's form or in TEI's."""
+"""POST /v1/rerank: rate how well documents answer a query, in Jina's or TEI's format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from server.api.body import Body, Count
 from server.api.delivery import Json, unless_gone
 from server.api.embeddings import MAX_INPUTS
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.validate import check_model, on_prompt_thread, read
 from server.engine.request_account import tenant
 from server.errors import ContextOverflowError, FieldError, NotSupportedError
@@ -22,9 +22,9 @@ Documents: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=MAX_I
 
 
 class RerankRequest(Body):
-    """Body in Jina's or TEI's form.
+    """Body in Jina's or TEI's format.
 
-    documents and return_documents are Jina's names, texts and return_text TEI's, whose answer is a bare list.
+    documents and return_documents are Jina's names; texts and return_text are TEI's. A TEI answer is a list.
     """
 
     query: str
@@ -48,19 +48,19 @@ class RerankRequest(Body):
         return None if self.ranked else ("documents", "must be a list of texts, or texts must be one")
 
 
-async def create(request: Request, served: Served) -> Response:
+async def create(request: Request, services: Services) -> Response:
     """Answer with a score for each document, best first."""
-    if served.reranking is None:
+    if services.reranking is None:
         raise NotSupportedError(
             "this server does not rank: start it with --rerank-model FILE, or with --reranking"
         )
     body = await read(request, RerankRequest)
-    worker, card = served.reranking.worker, served.reranking.card
-    check_model(body.model, card, served.model, does="ranks with")
+    worker, card = services.reranking.worker, services.reranking.card
+    check_model(body.model, card, services.model, does="ranks with")
     ids = await on_prompt_thread(request, _pair_ids, worker.embedder, body)
     scores = await unless_gone(request, worker.embed(ids, tenant()))
     n_tokens = sum(map(len, ids))
-    served.traffic.embedded(n_tokens)
+    services.traffic.embedded(n_tokens)
     results = list(_best_results(body, scores[:, 0].tolist()))
     if body.texts is not None:
         return Json(results)

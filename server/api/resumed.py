@@ -1,7 +1,7 @@
 """Streams that can be read again by the name of their conversation, as llama-server's page does.
 
-A conversation has one stream at a time. A stored document, found by a digest of the name, has the id of the
-stream's log.
+A conversation has one stream at a time. A stored document, whose id is a digest of the name, contains the id
+of the stream's log.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from server.replies.store import Owner
 
 if TYPE_CHECKING:
     from server.api.answer import Answer
-    from server.api.served import Served
+    from server.api.services import Services
 
 PING = b": ping\n\n"
 PING_S = 15
-"""Seconds of silence before a ping is written to the log, so that it counts in offsets of bytes, too."""
+"""Seconds of silence before a ping is written to the log. So pings count in byte offsets too."""
 WATCH_S = 0.05  # seconds between two checks whether another lead has ended a stream
-WATCHES = 100  # maximum checks: 5 s, in which that lead looks ten times for cancellations
+WATCHES = 100  # maximum checks: 5 s, in which that lead polls ten times for cancellations
 SEPARATOR = "::"
 """Separates a conversation from its model in llama-server's names of streams."""
 
@@ -37,7 +37,7 @@ SEPARATOR = "::"
 class NamedStream:
     """The stream of a conversation."""
 
-    id: str  # of the stream's log
+    id: str  # id of the stream's log
     conversation: str
     started_at: int  # Unix seconds
     completed_at: int = 0  # 0 while it runs
@@ -55,40 +55,40 @@ def _place_of(conversation: str) -> str:
 
 
 def _variants_of(conversation: str) -> str:
-    """Return the id of the stored document that lists longer names of a conversation.
+    """Return the id of the stored document that lists the longer names of a conversation.
 
-    Each of them is the conversation's name followed by a model's.
+    A longer name is the conversation's name followed by a model's name.
     """
     return f"variants_{digest(conversation)}"
 
 
 async def begin_stream(
-    served: Served, answer: Answer, conversation: str, recipe: Json | None = None
+    services: Services, answer: Answer, conversation: str, recipe: Json | None = None
 ) -> ReplyLog:
     """End the conversation's earlier stream, begin to write an answer to a new log, and return the log.
 
     Args:
-        served: the server.
-        answer: the answer.
-        conversation: the conversation's name.
-        recipe: what another process needs to continue the answer; None: none can.
+        services: The server.
+        answer: The answer.
+        conversation: The conversation's name.
+        recipe: Data that another process needs to continue the answer; None: none can.
     """
     owner = answer.owner
     with contextlib.suppress(StoreError):
-        await end_stream(served, owner, conversation)
+        await end_stream(services, owner, conversation)
     begun = NamedStream(f"chat_{token_hex(24)}", conversation, int(time.time()))
     stream = {"conversation": conversation, "started_at": begun.started_at}
-    log = served.replies.begin_log(owner, begun.id, recipe and {**recipe, "stream": stream})
+    log = services.replies.begin_log(owner, begun.id, recipe and {**recipe, "stream": stream})
     with contextlib.suppress(StoreError):
-        await _keep_variant(served, owner, conversation)
-    write_stream(served, answer, begun, log)
-    await served.replies.flush()  # so that other leads find it once the client has its first event
+        await _keep_variant(services, owner, conversation)
+    write_stream(services, answer, begun, log)
+    await services.replies.flush()  # other leads must find the stream once the client has its first event
     return log
 
 
-def write_stream(served: Served, answer: Answer, begun: NamedStream, log: ReplyLog) -> None:
+def write_stream(services: Services, answer: Answer, begun: NamedStream, log: ReplyLog) -> None:
     """Begin to write an answer to the log of a stream."""
-    owner, replies = answer.owner, served.replies
+    owner, replies = answer.owner, services.replies
 
     def keep(stream: NamedStream) -> None:
         replies.put(owner, stream.stored(stream.id))
@@ -99,53 +99,53 @@ def write_stream(served: Served, answer: Answer, begun: NamedStream, log: ReplyL
             keep(replace(begun, completed_at=int(time.time()), n_bytes=log.n_bytes))
 
     keep(begun)
-    task = served.background.start(owner, begun.id, answer, log, keep_last)
+    task = services.background.start(owner, begun.id, answer, log, keep_last)
     pings = asyncio.ensure_future(_ping(log))
     task.add_done_callback(lambda _: pings.cancel())
 
 
-async def end_stream(served: Served, owner: Owner, conversation: str) -> None:
+async def end_stream(services: Services, owner: Owner, conversation: str) -> None:
     """Cancel a conversation's reply if it runs, in this process or another, and forget its stream.
 
     Raises:
-        BusyError: The server is shutting down, so that another lead has to wait for the end of the reply.
+        BusyError: The server is shutting down; another lead must wait for the end of the reply.
     """
-    stream = await stream_of(served, owner.salt, conversation)
+    stream = await stream_of(services, owner.salt, conversation)
     if stream is None:
         return
-    if not await served.background.cancel(owner.salt, stream.id) and not stream.completed_at:
+    if not await services.background.cancel(owner.salt, stream.id) and not stream.completed_at:
         for _ in range(WATCHES):
-            served.places.check_open()
-            if not await served.replies.cancel(owner.salt, stream.id):  # each time: who writes it may change
+            services.places.check_open()
+            if not await services.replies.cancel(owner.salt, stream.id):  # repeated: the writer may change
                 break
             await asyncio.sleep(WATCH_S)
-    await served.replies.delete(owner, stream.id)
-    await served.replies.delete(owner, _place_of(conversation))
+    await services.replies.delete(owner, stream.id)
+    await services.replies.delete(owner, _place_of(conversation))
 
 
-async def stream_of(served: Served, salt: str, conversation: str) -> NamedStream | None:
-    stored = await served.replies.get(salt, _place_of(conversation))
+async def stream_of(services: Services, salt: str, conversation: str) -> NamedStream | None:
+    stored = await services.replies.get(salt, _place_of(conversation))
     return NamedStream(*stored.response["stream"]) if stored else None
 
 
-async def streams_of(served: Served, salt: str, conversation: str) -> Sequence[NamedStream]:
-    """Return the streams of a conversation under its name alone and under its name with each model."""
-    variants = await served.replies.get(salt, _variants_of(conversation))
+async def streams_of(services: Services, salt: str, conversation: str) -> Sequence[NamedStream]:
+    """Return the streams of a conversation: under its name alone, and under its name with each model."""
+    variants = await services.replies.get(salt, _variants_of(conversation))
     names: list[str] = [conversation, *(variants.response["names"] if variants else ())]
-    found = [await stream_of(served, salt, name) for name in names]
+    found = [await stream_of(services, salt, name) for name in names]
     return [stream for stream in found if stream is not None]
 
 
-async def _keep_variant(served: Served, owner: Owner, conversation: str) -> None:
+async def _keep_variant(services: Services, owner: Owner, conversation: str) -> None:
     """Remember a conversation's name with a model, so that a lookup without the model finds its stream."""
     plain, separator, _ = conversation.partition(SEPARATOR)
     if not separator:
         return
     id = _variants_of(plain)
-    known = await served.replies.get(owner.salt, id)
+    known = await services.replies.get(owner.salt, id)
     names: list[Any] = [*(known.response["names"] if known else ())]
     if conversation not in names:
-        served.replies.put(owner, StoredResponse({"id": id, "names": [*names, conversation]}, ()))
+        services.replies.put(owner, StoredResponse({"id": id, "names": [*names, conversation]}, ()))
 
 
 async def _ping(log: ReplyLog) -> None:

@@ -17,7 +17,7 @@ from server.api.body import Body
 from server.api.delivery import Json, Relay
 from server.api.generation_fields import MAX_SALT
 from server.api.resumed import NamedStream, end_stream, stream_of, streams_of
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.validate import read
 from server.engine.request_account import tenant
 from server.errors import DuoError, FieldError, NotFoundError
@@ -25,7 +25,7 @@ from server.replies.reply_log import LogReader, ReplyLog, bytes_from
 from server.replies.store import Owner
 
 MOST_NAMES = 4096
-"""Maximum conversations of one lookup: a page asks for all that it has."""
+"""Maximum conversations of one lookup: a page asks for all its conversations."""
 
 
 class LookupRequest(Body):
@@ -34,18 +34,18 @@ class LookupRequest(Body):
     conversation_ids: Annotated[list[str], Field(max_length=MOST_NAMES, fail_fast=True)] = Field(
         default_factory=list[str]
     )
-    """Names of conversations. A name without "::" and a model also finds its streams with any model."""
+    """Names of conversations. A name without "::MODEL" also finds its streams with any model."""
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
 
 
-async def read_again(request: Request, served: Served) -> Response:
-    """Answer with the bytes of a conversation's stream from an offset on, including those still to come."""
+async def read_again(request: Request, services: Services) -> Response:
+    """Answer with the bytes of a conversation's stream from an offset on, including later bytes."""
     name, salt = _name_of(request), _salt_of_query(request)
     start = request.query_params.get("from") or "0"
     if not (start.isascii() and start.isdigit() and len(start) <= 18):
         raise FieldError("from", "must be a number of bytes")
-    stream = await stream_of(served, salt, name)
-    log = await served.replies.log(salt, stream.id) if stream else None
+    stream = await stream_of(services, salt, name)
+    log = await services.replies.log(salt, stream.id) if stream else None
     if log is None:
         raise NotFoundError("there is no stream of this conversation, or no longer", param="conv_id")
     return Relay(_bytes_or_error(log, int(start)), pings=False)
@@ -60,25 +60,25 @@ async def _bytes_or_error(log: LogReader, start: int) -> AsyncIterator[bytes]:
         yield sse(problem.body(error))
 
 
-async def remove(request: Request, served: Served) -> Response:
+async def remove(request: Request, services: Services) -> Response:
     """Cancel the reply of a conversation, and forget its stream."""
-    await end_stream(served, Owner(_salt_of_query(request), tenant()), _name_of(request))
+    await end_stream(services, Owner(_salt_of_query(request), tenant()), _name_of(request))
     return Response(status_code=204)
 
 
-async def look_up(request: Request, served: Served) -> Response:
+async def look_up(request: Request, services: Services) -> Response:
     """Answer with the streams of the named conversations."""
     body = await read(request, LookupRequest)
     salt, names = body.cache_salt or "", list(dict.fromkeys(body.conversation_ids))
-    found = await asyncio.gather(*(streams_of(served, salt, name) for name in names))
-    return Json([await _as_json(served, salt, stream) for streams in found for stream in streams])
+    found = await asyncio.gather(*(streams_of(services, salt, name) for name in names))
+    return Json([await _as_json(services, salt, stream) for streams in found for stream in streams])
 
 
-async def _as_json(served: Served, salt: str, stream: NamedStream) -> dict[str, Any]:
-    log = None if stream.completed_at else await served.replies.log(salt, stream.id)
+async def _as_json(services: Services, salt: str, stream: NamedStream) -> dict[str, Any]:
+    log = None if stream.completed_at else await services.replies.log(salt, stream.id)
     return {
         "conversation_id": stream.conversation,
-        "is_done": bool(stream.completed_at) or not await served.replies.is_written(salt, stream.id),
+        "is_done": bool(stream.completed_at) or not await services.replies.is_written(salt, stream.id),
         "total_bytes": log.n_bytes if isinstance(log, ReplyLog) else stream.n_bytes,
         "started_at": stream.started_at,
         "completed_at": stream.completed_at,

@@ -25,14 +25,14 @@ BREAKERS = ("\n", ":", '"', "*")
 Breaker = Annotated[str, Field(min_length=1, max_length=40)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 RepeatPenalty = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]
-"""A penalty that logits are divided by; within these limits they stay finite."""
+"""A penalty that divides logits; within these limits the logits stay finite."""
 
 MAX_STOP_TOKENS = 1024
-"""Maximum stop tokens, the same number as of biases."""
+"""Maximum stop tokens, equal to MAX_BIASES."""
 MAX_BIASES = 1024
 """Maximum entries of logit_bias, as in vLLM."""
 MAX_INT32 = (1 << 31) - 1
-"""Largest top_k: drafters get it as 32 bits."""
+"""Largest top_k: the wire format has 32 bits for it."""
 MOST_DIGITS = 19
 """Maximum digits of a token id, which fit 64 bits."""
 SEED: dict[str, Any] = {"minimum": -(1 << 63), "maximum": (1 << 64) - 1}
@@ -84,9 +84,9 @@ _wrong = partial(FieldError, "logit_bias")
 
 
 class SamplingFields(Body):
-    """Sampling parameters; names and meanings are OpenAI's, else llama-server's, min_tokens is vLLM's.
+    """Sampling parameters, with OpenAI's names and meanings, else llama-server's or vLLM's.
 
-    An absent field has the server's default: all samplers but temperature, top_k, top_p and min_p are off.
+    An absent field has the server's default: all samplers except temperature, top_k, top_p and min_p are off.
     """
 
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
@@ -110,7 +110,7 @@ class SamplingFields(Body):
     repeat_penalty: RepeatPenalty | None = None
     """1: none."""
     repeat_last_n: LastTokens | None = None
-    """Number of last tokens that the three penalties count; 0: none, -1: all."""
+    """Number of last tokens that the three penalties take into account; 0: none, -1: all."""
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     dry_multiplier: NotNegative | None = None
@@ -135,16 +135,16 @@ class SamplingFields(Body):
     ignore_eos: bool = False
     """Ban every token that ends a reply."""
     min_tokens: Count | None = None
-    """Choose no token that ends the reply before this number of tokens. Stop strings still end it."""
+    """Minimum tokens before a token may end the reply. Stop strings may end it earlier."""
     repetition_penalty: RepeatPenalty | None = None
-    """vLLM's name of `repeat_penalty`. Without `repeat_last_n`, it counts all tokens, also the prompt's."""
+    """vLLM's name of `repeat_penalty`. Without `repeat_last_n` it covers all tokens, the prompt's too."""
     stop_token_ids: Annotated[list[Count], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
-    """vLLM's: tokens that end the reply after `min_tokens`, and are no part of it."""
+    """vLLM's field: tokens that end the reply after `min_tokens`, and are not part of it."""
     samplers: str | Annotated[list[str], Field(fail_fast=True)] | None = None
-    """Samplers to run, in this order, as a list or separated by semicolons; all others do not run.
+    """The samplers to run, in this order, as a list or separated by semicolons. Other samplers do not run.
 
-    They are penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature and infill. A text of
-    llama-server's letters works too: edskypmxti stand for them in this order. Mirostat replaces them all.
+    Names are penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature and infill. A text of
+    llama-server's letters is also accepted: edskypmxti, in the order of these names. Mirostat replaces all.
     """
 
     @field_validator("seed")
@@ -181,7 +181,7 @@ class SamplingFields(Body):
 
 
 def not_for_beams(fields: SamplingFields) -> str | None:
-    """Return the first field that a beam search cannot honour, None if there is none.
+    """Return the first field that a beam search must refuse, None if there is none.
 
     A beam search ignores temperature and filters instead of refusing them.
     """
@@ -209,7 +209,7 @@ _PLAIN = tuple(
 def sampling_params(
     fields: SamplingFields, defaults: SamplingParams, vocabulary: Vocabulary
 ) -> SamplingParams:
-    """Return the defaults, replaced by the fields that are given.
+    """Return the sampling parameters: the defaults, overridden by the given fields.
 
     Without a seed, or with seed -1, a random seed is drawn, as in llama.cpp.
 
@@ -258,7 +258,7 @@ def _summed_biases(
 ) -> tuple[tuple[int, float], ...]:
     """Return pairs of token id and bias, sorted by id; biases of one token add up.
 
-    OpenAI's form is an object from ids to numbers. llama.cpp also has a list of pairs, false instead of a
+    OpenAI's format is an object from ids to numbers. llama.cpp also has a list of pairs, false instead of a
     number to ban a token, and a text instead of an id for all tokens of the text.
     """
     biases: dict[int, float] = {}

@@ -1,7 +1,6 @@
-"""Encode texts that a client keeps and sends back without reading them: thoughts, and summaries.
+"""Encode texts that clients keep and send back without reading them: thoughts and summaries. Pure.
 
-Nothing here is secret, and no signature is checked: the client could read the text, or write another one.
-Pure.
+Nothing here is secret, and no signature is checked: a client could read the text or write another text.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import base64
 
 UNSIGNED = "unsigned"
-"""Signature of thoughts that are shown: clients drop thoughts without a signature."""
+"""Signature of visible thoughts, because clients drop thoughts without a signature."""
 _THOUGHTS = "thoughts:"
 _SUMMARY = "summary:"
 

@@ -1,4 +1,4 @@
-"""Tell which drafter guessed each part of a reply's text."""
+"""Find which drafter guessed each part of a reply's text."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class SourcedText:
         self._text += text
 
     def take_sources(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:
-        """Return text and source of the tokens that are content, each once and in order.
+        """Return text and source of the tokens that are content, in order, each token once.
 
-        Joined, the texts are the content. A character that two tokens share belongs to the first.
+        The joined texts are the content. A character that two tokens share belongs to the first token.
         """
         found: list[dict[str, str | None]] = []
         for span in spans:

@@ -11,10 +11,10 @@ from server.engine.events import DrafterCount, Stats
 
 
 def combined(all_stats: Sequence[Stats]) -> Stats:
-    """Join the stats of several replies to one prompt as if they were one request.
+    """Combine the stats of several replies to one prompt as if they were one request.
 
-    The prompt counts once, with the cached tokens of the first reply. Tokens and steps are added; of
-    the times, the longest counts.
+    The prompt counts once, with the cached tokens of the first reply. Tokens and steps are summed; times are
+    the maximum.
     """
     drafters: dict[str, DrafterCount] = {}
     for name, count in (item for stats in all_stats for item in stats.drafters.items()):
@@ -35,7 +35,7 @@ def combined(all_stats: Sequence[Stats]) -> Stats:
 
 
 def summed(all_stats: Sequence[Stats]) -> Stats:
-    """Join the stats of replies to different prompts: like combined(), but prompt tokens are added."""
+    """Combine the stats of replies to different prompts: like combined(), but prompt tokens are summed."""
     return replace(
         combined(all_stats),
         n_prompt=sum(stats.n_prompt for stats in all_stats),
@@ -74,7 +74,7 @@ def timings(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
     """Return llama-server's timings of n_choices replies together.
 
     Decoding rates exclude the first token of each reply, whose time belongs to the prompt.
-    undrafted_per_second, an estimate, is there only if tokens were drafted.
+    undrafted_per_second is an estimate; it is included only if tokens were drafted.
     """
     n_evaluated, n_decoded = stats.n_prompt - stats.n_cached, stats.n_predicted - n_choices
     drafted = stats.n_drafted and stats.undrafted_ms

@@ -1,4 +1,4 @@
-"""Fields that ask for structured replies, and the form of reply that they describe."""
+"""Fields that demand structured replies, and the form of reply that they describe."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from server.grammar.schema_form import Schema
 
 MAX_SCHEMA_NAME = 64
 MAX_CHOICE_TEXTS = 1000
-"""Maximum texts of a choice: llguidance gives up at more alternatives in one place."""
+"""Maximum texts of a choice: llguidance gives up at more alternatives at one position."""
 
 
 class NamedSchema(Body):
-    """OpenAI's schema of a reply. The reply always fits the schema, strict or not."""
+    """OpenAI's schema of a reply. The reply always fits the schema, whether strict or not."""
 
     definition: Annotated[dict[str, Any], Field(alias="schema")]
     name: Annotated[str, Field(max_length=MAX_SCHEMA_NAME)] | None = None
@@ -28,17 +28,17 @@ class NamedSchema(Body):
 
 
 class ResponseFormat(Body):
-    """OpenAI's form of a reply."""
+    """OpenAI's description of a structured reply."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
-    """For the type json_schema. The reply fits the schema, strict or not."""
+    """Schema for the type json_schema. The reply fits the schema, whether strict or not."""
     definition: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-    """For the type json_object, as in llama-server. Absent: any object."""
+    """Schema for the type json_object, as in llama-server. Absent: any object."""
 
 
 def _read_json(given: Any) -> Any:
-    """Return the value of JSON text; other values are returned as they are."""
+    """Return the value of JSON text; return other values unchanged."""
     try:
         return json.loads(given) if isinstance(given, str) else given
     except (ValueError, RecursionError):
@@ -52,10 +52,10 @@ Choice: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOI
 
 
 class StructuredOutputs(Body):
-    """vLLM's form of a reply: give one of the first five fields."""
+    """vLLM's description of a structured reply: one of the first five fields is required."""
 
     definition: Annotated[SchemaOrText, Field(alias="json")] = None
-    """A JSON schema, or JSON text of one."""
+    """A JSON schema, or its JSON text."""
     json_object: bool | None = None
     """true: any JSON object."""
     regex: str | None = None
@@ -73,16 +73,16 @@ class StructuredOutputs(Body):
 
 
 class StructuredFields(Body):
-    """Fields that ask for a structured reply; at most one is given."""
+    """Fields that demand a structured reply; a request may have at most one."""
 
     response_format: ResponseFormat | None = None
     """The form of a reply that calls no tools."""
     json_schema: dict[str, Any] | None = None
-    """A JSON schema that the reply fits; llama-server's name."""
+    """A JSON schema that the reply must fit; llama-server's name."""
     grammar: str | None = None
-    """GBNF that the reply fits; llama-server's. Empty: none."""
+    """A GBNF grammar that the reply must fit; llama-server's name. Empty: none."""
     structured_outputs: StructuredOutputs | None = None
-    """vLLM's: a schema, regular expression, choice of texts or grammar that the reply fits."""
+    """vLLM's field: a schema, regular expression, choice of texts or grammar that the reply must fit."""
     guided_json: SchemaOrText = None
     """The former name of `structured_outputs.json`."""
     guided_regex: str | None = None
@@ -98,7 +98,7 @@ class WantedForm:
     """The form that a reply must have: exactly one of schema, rule and grammar is set."""
 
     place: str
-    """The request's field that asks for this form."""
+    """The request's field that demands this form."""
     schema: Schema | None = None
     """The reply is JSON that fits this schema."""
     rule: str = ""
@@ -116,7 +116,7 @@ ANY_JSON_OBJECT: Schema = {"type": "object"}
 
 
 def wanted_forms(body: StructuredFields) -> list[WantedForm]:
-    """Return all forms that these fields ask for. A valid request has at most one."""
+    """Return all forms that these fields demand. A valid request has at most one."""
     found = [WantedForm("grammar", grammar=body.grammar)] if body.grammar else []
     if body.json_schema is not None:
         found.append(WantedForm("json_schema", body.json_schema))
@@ -138,7 +138,7 @@ def wanted_forms(body: StructuredFields) -> list[WantedForm]:
 
 
 def _of_vllm(prefix: str, given: dict[str, Any]) -> list[WantedForm]:
-    """Return the forms that vLLM's fields ask for."""
+    """Return the forms that vLLM's fields demand."""
     found: list[WantedForm] = []
     for name, value in given.items():
         place = prefix + name
@@ -166,12 +166,12 @@ def _regex_expression(regex: str) -> str:
 
 
 def forms(body: StructuredFields) -> list[str]:
-    """Return the names of the fields that ask for a structured reply; a valid request has at most one."""
+    """Return the names of the fields that demand a structured reply; a valid request has at most one."""
     return [form.field for form in wanted_forms(body)]
 
 
 def incoherent(body: StructuredFields) -> tuple[str, str] | None:
-    """Return the first field that contradicts another or is not supported, and why; None if there is none."""
+    """Return the first contradictory or unsupported field, and why it is refused; None if there is none."""
     asked, vllm = body.response_format, body.structured_outputs
     if asked is not None and asked.type == "json_schema" and asked.json_schema is None:
         return "response_format.json_schema", "required"

@@ -1,4 +1,4 @@
-"""Go on with stored replies whose lead is gone."""
+"""Continue stored replies whose lead has died."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from server.errors import BusyError, DuoError, StoreError
 from server.replies.store import ORPHAN_POLL_S, Orphan
 
 if TYPE_CHECKING:
-    from server.api.served import Served
+    from server.api.services import Services
 
-GoOn: TypeAlias = "Callable[[Served, Orphan, PartialAnswer], Awaitable[None]]"
-"""Begins to write the rest of a reply. Raises DuoError if that is impossible."""
-Fail: TypeAlias = "Callable[[Served, Orphan, DuoError], Awaitable[None]]"
-"""Appends the event that says that a reply cannot go on."""
+GoOn: TypeAlias = "Callable[[Services, Orphan, PartialAnswer], Awaitable[None]]"
+"""Begins to generate the rest of a reply. Raises DuoError if that is impossible."""
+Fail: TypeAlias = "Callable[[Services, Orphan, DuoError], Awaitable[None]]"
+"""Appends an event saying that a reply cannot be continued."""
 Ways: TypeAlias = Mapping[str, tuple[GoOn, Fail]]
-"""How to go on with replies of each kind, which their recipes name."""
+"""For each kind of reply, named in its recipe: how to continue it, and how to report that it failed."""
 
 logger = logging.getLogger("duo.api")
 
@@ -34,11 +34,11 @@ logger = logging.getLogger("duo.api")
 class TakingUp:
     """Looks for orphans as long as the application runs. For the event loop only."""
 
-    def __init__(self, served: Served, ways: Ways) -> None:
-        self._served = served
+    def __init__(self, services: Services, ways: Ways) -> None:
+        self._services = services
         self._ways = ways
         self._tasks = set[asyncio.Task[None]]()
-        if served.replies.members is not None:
+        if services.replies.members is not None:
             self._keep(self._poll())
 
     def close(self) -> None:
@@ -51,8 +51,8 @@ class TakingUp:
         task.add_done_callback(self._tasks.discard)
 
     async def _poll(self) -> None:
-        """Take up what slots are free for, or one reply at a time if none is: others may have some."""
-        places, replies = self._served.places, self._served.replies
+        """Take up as many replies as slots are free, at least one at a time: other leads may have slots."""
+        places, replies = self._services.places, self._services.replies
         while not places.closed:
             await asyncio.sleep(ORPHAN_POLL_S)
             with contextlib.suppress(StoreError):
@@ -60,7 +60,7 @@ class TakingUp:
                     self._keep(self._go_on(orphan))
 
     async def _go_on(self, orphan: Orphan) -> None:
-        """Begin to write the rest of a reply; if that is impossible, end it by an error event."""
+        """Begin to generate the rest of a reply; if that is impossible, end it with an error event."""
         id, owner = orphan.id, orphan.owner
         CURRENT.set(RequestAccount(id=id, tenant=owner.tenant))
         go_on, fail = self._ways[orphan.recipe["kind"]]
@@ -70,24 +70,24 @@ class TakingUp:
             if begun.closed:
                 orphan.log.end()
                 return
-            await go_on(self._served, orphan, begun)
+            await go_on(self._services, orphan, begun)
             logger.info("%s goes on after event %d, which another lead wrote", id, begun.n_events - 1)
         except BusyError:
-            self._served.replies.leave(owner.salt, id)
+            self._services.replies.leave(owner.salt, id)
         except DuoError as error:
             failure = error
         except Exception as error:
             failure = problem.defect(f"the reply {id}", error)
         if failure is not None:
-            await fail(self._served, orphan, failure)
+            await fail(self._services, orphan, failure)
             orphan.log.end()
 
 
 async def asked_again(
-    served: Served, body: ChatRequest, orphan: Orphan, begun: PartialAnswer
+    services: Services, body: ChatRequest, orphan: Orphan, begun: PartialAnswer
 ) -> Sequence[Prompted]:
-    """Return the prompt of a chat, with the tokens and beginnings that an orphan has."""
-    if served.remote is not None:
-        await fetch_pictures(served.remote, body)
-    prompt = await served.prompt_work.run(prepared_chat, served, body)
-    return begun.asked([prompt], orphan.recipe, served.spans)
+    """Return the prompt of a chat, with the tokens that an orphaned reply already has."""
+    if services.remote is not None:
+        await fetch_pictures(services.remote, body)
+    prompt = await services.prompt_work.run(prepared_chat, services, body)
+    return begun.asked([prompt], orphan.recipe, services.spans)

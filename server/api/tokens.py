@@ -13,7 +13,7 @@ from server.api.body import Body, Count
 from server.api.chat.chat_route import parse
 from server.api.delivery import Json
 from server.api.history import after_bos
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.render import rendered
 from server.api.stages.validate import on_prompt_thread, read
 from server.errors import FieldError
@@ -26,9 +26,9 @@ class TokenizeRequest(Body):
     """Body of /tokenize."""
 
     content: str | Annotated[list[str | Count], Field(fail_fast=True)]
-    """A text, or texts and token ids in a row."""
+    """A text, or a list of texts and token ids."""
     add_special: bool = False
-    """Put the BOS in front, if the model wants one."""
+    """Put a BOS in front if the model wants one."""
     parse_special: bool = True
     """Read a text that spells a control token as that token."""
     with_pieces: bool = False
@@ -39,19 +39,19 @@ class DetokenizeRequest(Body):
     tokens: Annotated[list[Count], Field(fail_fast=True)]
 
 
-async def tokenize(request: Request, served: Served) -> Response:
+async def tokenize(request: Request, services: Services) -> Response:
     body = await read(request, TokenizeRequest)
-    return Json(await on_prompt_thread(request, _tokens_json, served.vocabulary, body))
+    return Json(await on_prompt_thread(request, _tokens_json, services.vocabulary, body))
 
 
-async def detokenize(request: Request, served: Served) -> Response:
+async def detokenize(request: Request, services: Services) -> Response:
     body = await read(request, DetokenizeRequest)
-    return Json(await on_prompt_thread(request, _text_json, served.vocabulary, body))
+    return Json(await on_prompt_thread(request, _text_json, services.vocabulary, body))
 
 
-async def apply_template(request: Request, served: Served) -> Response:
+async def apply_template(request: Request, services: Services) -> Response:
     """Answer with the prompt that a chat completion with this body would have."""
-    prompt = await on_prompt_thread(request, rendered, served, await parse(request, served))
+    prompt = await on_prompt_thread(request, rendered, services, await parse(request, services))
     return Json({"prompt": unguarded(prompt.text)})
 
 
@@ -71,7 +71,7 @@ def _tokens_json(vocabulary: Vocabulary, body: TokenizeRequest) -> bytes:
 
 
 def _piece_json(vocabulary: Vocabulary, token: int) -> Any:
-    """Return a token's text, or a list of its bytes if they are no text."""
+    """Return a token's text, or a list of its bytes if they are not valid UTF-8."""
     data = vocabulary.piece(token, special=True)
     try:
         return data.decode()

@@ -1,4 +1,4 @@
-"""Tools of a request, and which of them may or must be called."""
+"""Tools of a request, and the rules for calling them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CUSTOM_INPUT: dict[str, Any] = {
     "required": ["input"],
     "additionalProperties": False,
 }
-"""Schema of the arguments of a function that stands for a custom tool."""
+"""Schema of the arguments of a function that represents a custom tool."""
 
 
 def _no_list(parameters: Any) -> Any:
@@ -30,17 +30,17 @@ def _no_list(parameters: Any) -> Any:
 
 
 class FunctionDefinition(Body):
-    """A function. Parts of its schema that no grammar can enforce are dropped; if `strict`, refused."""
+    """A function. Parts of its schema that no grammar can enforce are dropped, or refused if `strict`."""
 
     name: Annotated[str, Field(pattern=NAME)]
     description: str | None = None
     parameters: Annotated[EchoedSchema | None, BeforeValidator(_no_list)] = None
     """JSON schema of an object, nested at most 120 levels deep.
 
-    Absent, or without properties and keywords that allow others: no arguments.
+    No arguments are allowed if it is absent, or has neither properties nor keywords that allow others.
     """
     strict: bool | None = None
-    """true refuses a schema if no grammar can enforce a part of it, even with tool_choice auto."""
+    """true: refuse a schema with parts that no grammar can enforce, even with tool_choice auto."""
 
     @property
     def schema_of_arguments(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class FunctionDefinition(Body):
 
     @property
     def as_json(self) -> list[Any]:
-        """Return all that determines the grammar of this function's calls."""
+        """Return everything that determines the grammar of this function's calls."""
         return [self.name, self.strict, self.schema_of_arguments]
 
 
@@ -74,7 +74,7 @@ class CustomFormat(Body):
 
 
 class CustomFunction(FunctionDefinition):
-    """A custom tool as the model sees it: a function with one argument, the text `input`."""
+    """A custom tool represented to the model by a function with one argument, the text `input`."""
 
     input_format: InputFormat | None = None
 
@@ -90,7 +90,7 @@ class CustomDefinition(Body):
 
     @property
     def as_function(self) -> CustomFunction:
-        """Return the function that stands for this tool."""
+        """Return the function that represents this tool."""
         grammar, said = self.format.grammar, self.description or ""
         if grammar is not None:
             said += f"\n\nThe input matches this {grammar.syntax} grammar:\n{grammar.definition}"
@@ -110,7 +110,7 @@ class ShownTool(Body):
     """True if a message shows the tool, so the chat template must not."""
 
     def shown_as(self, function: FunctionDefinition) -> dict[str, Any]:
-        """Return the tool in the form that chat templates take."""
+        """Return the tool in the format of chat templates."""
         shown: dict[str, Any] = {"name": function.name}
         if function.description is not None:
             shown["description"] = function.description
@@ -140,7 +140,7 @@ class CustomTool(ShownTool):
 
 
 def kind_of_tool(given: Any) -> str:
-    """Return the tag by which pydantic chooses a tool's form, so that errors are about that form."""
+    """Return the tag by which pydantic chooses a tool's form, so that errors concern that form."""
     return "a custom tool" if type_of(given) == "custom" else "a function"
 
 
@@ -192,19 +192,19 @@ class ToolFields(Body):
     """OpenAI's fields about tools."""
 
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    """Functions that may be called. A model whose template knows no tools reads about them in the prompt."""
+    """Functions that may be called. If the chat template knows no tools, the prompt describes them."""
     tool_choice: ToolChoice | None = None
-    """none: no calls. Models whose calls look like text are then not shown the tools.
+    """none: no calls. The tools are then not shown to models whose calls have no marker.
 
-    auto, the default: calls fit the functions from their mark on, if the model's family marks calls. Keywords
-    of a schema that no grammar can enforce are left out; in a strict schema, such a keyword is refused with a
-    400 that names its place. required, a function, or allowed tools of mode required: the reply is calls
-    and nothing but thoughts beside them.
+    auto (the default): calls fit the functions from their marker on, if the model's family has markers.
+    Keywords of a schema that no grammar can enforce are left out; in a strict schema such a keyword is
+    refused with a 400 that names its field. required, a function, or allowed tools of mode required: the
+    reply consists of calls, except for thoughts.
     """
     parallel_tool_calls: bool | None = None
     """false: at most one call.
 
-    If a call is required and the chat template knows no tools, the model makes one call unless this is true.
+    If a call is required and the chat template knows no tools, the default is false.
     """
 
     @model_validator(mode="before")
@@ -229,7 +229,7 @@ def _without_wrong_parameters(tool: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """Which tools may be called."""
+    """The tools of a request, and which of them may be called."""
 
     tools: Sequence[Tool]  # all tools of the request
     callable: Sequence[int]  # indices of the tools that may be called
@@ -247,7 +247,7 @@ class Calling:
 
 
 def calling(body: ToolFields) -> Calling | None:
-    """Return which tools may be called; None if the request has no tools."""
+    """Return the tools and which of them may be called; None if the request has no tools."""
     tools, choice = body.tools or [], body.tool_choice
     if not tools:
         return None

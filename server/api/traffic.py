@@ -17,13 +17,13 @@ from server.engine.events import (
 )
 
 MAX_SOURCES = 256
-"""Maximum drafters that are counted: names change with every restart, so the number would grow forever."""
+"""Maximum drafters that are counted: names change with every restart, so their number is unlimited."""
 
 
 class Traffic(Tally):
     """Observes the engine's events. Read it on the event loop that receives them.
 
-    Counts only grow. Beyond MAX_SOURCES drafters, the ones whose last reply is oldest are dropped.
+    Counts only grow. Beyond MAX_SOURCES drafters, those with the oldest last reply are dropped.
     """
 
     def __init__(self) -> None:

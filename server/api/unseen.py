@@ -32,13 +32,13 @@ TEXT_ONLY = Senses()
 
 
 def stand_in(type: str) -> str:
-    """Return a text that stands for a part of this type: a picture, a file or a sound."""
+    """Return the text that replaces a part of this type: a picture, a file or a sound."""
     what = next((called for part, called in _KINDS if part in type), "a file")
     return f"[{what} that this model cannot see: it reads text only]"
 
 
 def seen(url: Any) -> dict[str, Any]:
-    """Return a picture as a part of a chat message; anything but a data URL is refused later."""
+    """Return a picture as a part of a chat message. URLs other than data URLs are refused later."""
     return {"type": "image_url", "image_url": {"url": url}}
 
 
@@ -51,7 +51,7 @@ def sensed(part: Any) -> dict[str, Any]:
 
 
 def text_of(part: Any) -> str:
-    """Return a part's text; for a part that is not text, the text that stands for it.
+    """Return a part's text; for a part that is not text, return the text that replaces it.
 
     Args:
         part: JSON in OpenAI's or Anthropic's form: an object with a type and, if it is a text, a text.

@@ -1,4 +1,4 @@
-"""Describe the errors of a body in terms of JSON instead of pydantic's."""
+"""Describe the errors of a body in JSON's terms instead of pydantic's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
-"""The type that a value must have, by pydantic's type of error."""
+"""The required type of a value, by pydantic's type of error."""
 _TEXTS = {
     "missing": "required",
     "extra_forbidden": "there is no such field",
@@ -43,8 +43,8 @@ _TEXTS = {
 def invalid(error: ValidationError, data: object) -> InvalidRequestError:
     """Return the error to report for the first invalid field of a body.
 
-    If a field has several forms, the deepest error is reported, because it is about the form that was meant.
-    Among equally deep errors, one that is not about the type is preferred.
+    If a field has several forms, the deepest error is reported, because it concerns the intended form. Among
+    equally deep errors, one that does not concern the type is preferred.
     """
     complaints = error.errors(include_url=False)
     field = complaints[0]["loc"][:1]
@@ -70,7 +70,7 @@ def _error_text(complaint: ErrorDetails) -> str:
 def _data_path(places: Sequence[str | int], data: object, *, ends_missing: bool) -> list[str]:
     """Return pydantic's path, as strings, without the tags of unions.
 
-    With `ends_missing`, the last place is a field that `data` lacks.
+    If `ends_missing`, the last element of `places` is a field that `data` lacks.
     """
     path: list[str] = []
     for i, place in enumerate(places):

@@ -13,7 +13,7 @@ from server.cache.record import Record
 logger = logging.getLogger("duo.cache")
 
 MOMENT_S = 0.1  # maximum wait of a part of 8 MB for a busy model: at least 80 MB/s. Off by two: 40 or 160
-PATIENT_S = 5.0  # the same if no memory is short: 512 MB take at most 5 minutes. Off by two: 10 or 2.5
+PATIENT_S = 5.0  # that wait if memory is not short: 512 MB take at most 5 minutes. Off by two: 10 or 2.5
 # Seconds that each thread's job gets at the end; a part takes ms. Twice: closing takes 20 s if a disk hangs.
 CARRIER_CLOSE_S = 5.0
 
@@ -37,14 +37,14 @@ class Background:
         self._thread.start()
 
     def submit(self, key: str, job: Callable[[], None]) -> None:
-        """Queue a job, replacing one that waits under this key. Does nothing after close()."""
+        """Queue a job; it replaces a waiting job with this key. Does nothing after close()."""
         with self._changed:
             if self.open:
                 self._jobs[key] = job
                 self._changed.notify_all()
 
     def cancel(self, key: str) -> bool:
-        """Drop a job; return False if it does not wait, because it runs or has run."""
+        """Drop a waiting job; return False if there is none, because it runs or has run."""
         with self._changed:
             return self._jobs.pop(key, None) is not None
 
@@ -106,13 +106,13 @@ class Background:
 
 
 class Carriers:
-    """A thread that writes and one that reads, so that no read waits behind writes.
+    """A thread that writes and a thread that reads, so that reads do not wait for writes.
 
-    Its methods are for one thread.
+    Call its methods from one thread only.
     """
 
     def __init__(self, disk: DiskTier, on_ready: Callable[[], None]) -> None:
-        """Begin; the reading thread calls on_ready after every read."""
+        """Start both threads. The reading thread calls on_ready after every read."""
         self._disk = disk
         self._on_ready = on_ready
         self._reports: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -135,7 +135,7 @@ class Carriers:
 
         Args:
             what: The record.
-            replaces: Keys whose files are removed once this one is written.
+            replaces: Keys whose files are removed once the record is written.
             report: Called by run_reports() with True if the record is on disk, and the keys of files that
                 were removed to make room.
         """
@@ -157,7 +157,7 @@ class Carriers:
         Args:
             key: The file's key.
             report: Called by run_reports() with the payload, None if the file is missing.
-            used: Count this as a use of the file.
+            used: True: count this as a use of the file.
         """
 
         def job() -> None:

@@ -1,6 +1,6 @@
-"""List all snapshots, and choose which one a prompt should continue and which one to evict first.
+"""List all snapshots; choose the snapshot that a prompt should continue, and the one to evict first.
 
-Pure: payloads are not looked into. A salt is any text that separates conversations; here it is a digest.
+Pure: payloads are not read. A salt is any text that separates conversations; here it is a digest.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ Tier: TypeAlias = Literal["memory", "disk", "loading"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The snapshot to continue for a prompt: it begins with the same tokens."""
+    """The snapshot that a prompt should continue, because both begin with equal tokens."""
 
-    length: int  # leading tokens that the prompt shares
+    length: int  # number of equal leading tokens
     key: str
-    n_tokens: int  # all tokens of the snapshot
+    n_tokens: int  # number of all tokens of the snapshot
     n_bytes: int  # size of its payload
     tier: Tier
 
 
 @dataclass(slots=True)
 class Entry:
-    """One snapshot. Entries share the objects of equal token ids, to save memory."""
+    """One snapshot. Equal token ids in different entries are one object, to save memory."""
 
     tokens: tuple[int, ...]
     salt: str
@@ -39,7 +39,7 @@ class Entry:
     leaving: bool = False  # it stays in memory only until it is written
     loading: bool = False  # it is being read
     arrived: bool = False  # it was read for a session that has not taken it yet
-    n_loaded: int = 0  # leading tokens that the KV cache has held as well since the entry's last use
+    n_loaded: int = 0  # leading tokens that the KV cache has also held since the entry's last use
     last_used: int = 0  # value of Catalogue.n_uses at the last use
     # keys of shorter snapshots whose files are removed once this one is written
     replaces: tuple[str, ...] = ()
@@ -52,8 +52,8 @@ class TierCounts:
     memory_bytes: int = 0  # payloads in memory, waiting_bytes included
     memory_snapshots: int = 0
     waiting_bytes: int = 0  # payloads beyond the memory budget that wait to be written
-    disk_bytes: int = 0  # all of the directory, files of other models included
-    disk_snapshots: int = 0  # those of this model
+    disk_bytes: int = 0  # bytes of the whole directory, including other models' files
+    disk_snapshots: int = 0  # snapshots of this model on disk
     hits: int = 0  # payloads handed out
     loads: int = 0  # payloads read from disk
     failed_loads: int = 0
@@ -73,22 +73,22 @@ def worth(n_tokens: int, idle: int) -> float:
 class Catalogue:
     """Snapshots by key.
 
-    If states can be trimmed (`partial`), no snapshot is a prefix of another one with the same salt.
+    If states can be trimmed (`partial`), no snapshot is a prefix of another snapshot with the same salt.
     """
 
     def __init__(self, *, partial: bool = True) -> None:
         self.entries: dict[str, Entry] = {}
-        self.held: dict[str, Entry] = {}  # those with data
+        self.held: dict[str, Entry] = {}  # entries with data
         self._partial = partial
         self._all: RadixIndex[str] = RadixIndex()
-        self._warm: RadixIndex[str] = RadixIndex()  # those with data
+        self._warm: RadixIndex[str] = RadixIndex()  # tokens of entries with data
         self._ids: dict[int, int] = {}  # equal token ids share one object in all sequences
         self.n_uses = 0
 
     def longest(self, tokens: Sequence[int], salt: str) -> Found | None:
-        """Return the entry that shares the longest prefix with these tokens, None if none shares any.
+        """Return the entry that shares the longest prefix with these tokens, None if there is none.
 
-        Among equals one in memory wins.
+        Among equally long prefixes, prefer an entry in memory.
         """
         wanted = tuple(tokens)
         found = (self._match_in(index, wanted, salt) for index in (self._warm, self._all))
@@ -100,16 +100,16 @@ class Catalogue:
         return Found(length, key, len(entry.tokens), entry.n_bytes, tier)
 
     def covering(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return the key of an entry that begins with these tokens, which thus need no entry; else None.
+        """Return the key of an entry that begins with all these tokens, None if there is none.
 
-        Always None if states cannot be trimmed (`partial` is False).
+        Such an entry makes an entry for these tokens needless. Always None if states cannot be trimmed.
         """
         return self.having(tokens, salt) if self._partial else None
 
     def covered(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return the key of the entry whose tokens are a prefix of these; None if there is none.
+        """Return the key of the entry whose tokens are a prefix of these tokens, None if there is none.
 
-        There is at most one, see Catalogue. None if states cannot be trimmed.
+        There is at most one (see Catalogue). Always None if states cannot be trimmed.
         """
         length, key = self._all.match(tuple(tokens), salt)
         return key if self._partial and key is not None and length == len(self.entries[key].tokens) else None
@@ -168,17 +168,17 @@ class Catalogue:
     def keeps(self, n_tokens: int, n_bytes: float, budget: int, idle: int) -> bool:
         """Return True if a new entry of this size would stay in memory while `idle` other entries are used.
 
-        To make room for it, entries of less worth are removed.
+        Entries of lower worth would be removed to make room for it.
         """
         new = worth(n_tokens, idle)
         above = (e.n_bytes for e in self.held.values() if not e.leaving and self._worth_of(e, 1) >= new)
         return sum(above) + n_bytes <= budget
 
     def overflowing(self, budget: int) -> Iterator[str]:
-        """Yield the keys that should leave memory so that the rest fits, least worth first.
+        """Yield the keys that should leave memory so that the other entries fit, lowest worth first.
 
-        Entries that were read from disk and not taken yet go last, and the latest of them stays, or it would
-        be read again and again.
+        Entries that were read from disk for a session that has not taken them yet come last. The latest of
+        them is never yielded, because it would be read again and again.
         """
         staying = {key: entry for key, entry in self.held.items() if not entry.leaving}
         total = sum(entry.n_bytes for entry in staying.values())
@@ -193,9 +193,9 @@ class Catalogue:
             yield key
 
     def backlogged(self, budget: int) -> Iterator[str]:
-        """Yield the keys whose writes to disk should be given up, least worth first.
+        """Yield the keys whose writes to disk should be cancelled, lowest worth first.
 
-        Ends once the waiting payloads are within the budget. The entry of most worth is never yielded.
+        Ends once the waiting payloads are within the budget. The entry of highest worth is never yielded.
         """
         leaving = [key for key, entry in self.held.items() if entry.leaving]
         for key in sorted(leaving, key=lambda key: self._worth_of(self.held[key]))[:-1]:

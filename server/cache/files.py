@@ -1,7 +1,7 @@
 """Keep snapshots on disk, in a directory with a budget that several leads may share.
 
-Nothing in it is trusted, and nothing in it is an error to a caller: a file that is damaged, of another model,
-or gone counts as missing. `scan` and `reconsider` are for one thread, the other methods for any.
+Files are not trusted, and cause no errors: a file that is damaged, of another model, or gone counts as
+missing. Call `scan` and `reconsider` from one thread only, other methods from any thread.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ T = TypeVar("T")
 class Scan:
     """Changes since the last scan: new snapshots, least recently used first, and names that are gone.
 
-    `found` may repeat snapshots of earlier scans, or those that this lead wrote.
+    `found` may repeat snapshots of earlier scans, or include snapshots that this lead wrote.
     """
 
     found: tuple[Head, ...] = ()
@@ -56,10 +56,10 @@ class Scan:
 
 
 class DiskTier:
-    """The snapshots in a directory that have one fingerprint, a digest of all that a state depends on.
+    """The snapshots in a directory with one fingerprint, the digest of everything that a state depends on.
 
-    The budget is the directory's: files of other models count, and the least recently used of all are removed
-    first. Files whose names have another form are left alone.
+    The budget applies to the directory: files of other models count, and the least recently used of all files
+    are removed first. Files whose names have another form are never touched.
     """
 
     def __init__(
@@ -117,7 +117,8 @@ class DiskTier:
     def reconsider(self, keep: Collection[str], *, bad: str | None = None) -> None:
         """Make the next call of scan() report all files again, except those in `keep`.
 
-        A file may have returned, be needed again because its replacement is lost, or have another content.
+        Reasons: a file may have returned, may be needed again because its replacement is lost, or may have
+        changed.
 
         Args:
             keep: Names not to report.
@@ -132,7 +133,7 @@ class DiskTier:
         """Write a file; return (True if that worked, names of the snapshots removed to make room).
 
         The budget is never exceeded: room is made before the first byte. The file is not synced: its checksum
-        tells if it was cut short. Writing is given up once going_on() returns False.
+        shows if it is incomplete. Writing stops once going_on() returns False.
         """
         removed: list[str] = []
         aside = self._path_of(record.name + ".duo." + secrets.token_hex(8) + ".tmp")
@@ -156,7 +157,7 @@ class DiskTier:
         return True, removed
 
     def read(self, name: str, *, used: bool = True) -> bytes | None:
-        """Return a file's payload, checked; None if it is missing. `used`: count this as a use."""
+        """Return a file's checked payload, None if it is missing. `used`: count this as a use."""
         usable = self._read_usable(name, read)
         if usable is not None and used:
             self.touch(name)
@@ -208,7 +209,7 @@ class DiskTier:
     def _read_usable(
         self, name: str, read: Callable[[BinaryIO, bytes], tuple[Head, T]]
     ) -> tuple[int, Head, T] | None:
-        """Return (ns time of the last use, head, result of `read`); None if the file is gone or skipped."""
+        """Return (last use in ns, head, result of `read`); None if the file is gone or skipped."""
         try:
             with opened(self._path_of(name + ".duo")) as file:
                 used_ns = os.fstat(file.fileno()).st_mtime_ns
@@ -223,7 +224,7 @@ class DiskTier:
         return used_ns, head, rest
 
     def _stored_files(self) -> list[tuple[int, int, Path]]:
-        """Return (ns time of the last use, bytes, path) of all files of ours, half-written ones included."""
+        """Return (time of the last use in ns, bytes, path) of all files of duo, including unfinished ones."""
         stored: list[tuple[int, int, Path]] = []
         with suppress(OSError), os.scandir(self._directory) as entries:
             for entry in entries:
@@ -237,7 +238,7 @@ class DiskTier:
     def _skip_file(self, name: str, error: Exception) -> None:
         """Count and log a file that cannot be used, and remove it if it is damaged.
 
-        Of foreign files, only the first for each reason is logged as a warning.
+        For foreign files, only the first one for each reason is logged as a warning.
         """
         path, reason = self._path_of(name + ".duo"), str(error) or type(error).__name__
         with self._lock:
@@ -249,7 +250,7 @@ class DiskTier:
             _unlink_file(path)
 
     def _say_of_writing(self, error: Exception) -> None:
-        """Warn that writing fails, but only once until it works again, since a full disk fails every time."""
+        """Warn that writing fails, but not again until it works: a full disk fails every time."""
         if isinstance(error, OSError) and not self._warned_of_writing:
             self._warned_of_writing = True
             logger.warning("a conversation could not be saved in %s: %s", self._directory, error)

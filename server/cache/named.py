@@ -1,7 +1,7 @@
-"""Keep snapshots under names that clients choose: the files of /slots, in a directory of their own.
+"""Keep snapshots under names that clients choose: the files of /slots, in a separate directory.
 
-A name that could mean anything but a file of this directory is refused. Each salt has its own names. Files
-have the format of record.py, so damaged ones and those of other models are never loaded. Safe from any
+A name that could mean anything except a file in this directory is refused. Each salt has its own names. Files
+have the format of record.py, so damaged files and those of other models are never loaded. Safe from any
 thread; several leads may share the directory.
 """
 
@@ -61,7 +61,7 @@ class NamedFiles:
         Args:
             directory: Where the files are.
             budget_bytes: Maximum size of all files together; none is removed to make room.
-            fingerprint: A text of all that a state depends on.
+            fingerprint: A text that contains everything that a state depends on.
         """
         self._directory = directory
         self._budget_bytes = budget_bytes

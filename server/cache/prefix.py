@@ -1,8 +1,8 @@
-"""Choose the sequence of the KV cache that a prompt continues, and the idle one to evict first.
+"""Choose the sequence of the KV cache that a prompt continues, and the idle sequence to evict first.
 
 Pure bookkeeping over token ids: it returns what to do (Reuse, Evicted), and the engine does it. Each sequence
-holds one conversation. A prompt that continues an idle conversation takes its sequence; a prompt that only
-has the same beginning as another, idle or busy, gets a copy of the common prefix.
+holds one conversation. A prompt that continues an idle conversation takes its sequence. A prompt that only
+shares its beginning with another conversation, idle or busy, gets a copy of the common prefix.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TEMPLATE = 16
 
 
 BusyTokens: TypeAlias = tuple[list[int], int]
-"""The tokens of a busy sequence's session, and how many leading ones another sequence may copy."""
+"""The tokens of a busy sequence's session, and how many leading tokens another sequence may copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """The tokens to reuse for a prompt: the first `length` in sequence `seq`. The rest is to be evaluated.
+    """Reuse the first `length` tokens in sequence `seq` for a prompt, and evaluate its other tokens.
 
     If `source` is another sequence, first empty `seq`, and copy the tokens from `source`. To keep `evicted`
-    or `lost`, save them before.
+    or `lost`, save them before that.
     """
 
     seq: int
@@ -67,13 +67,12 @@ class _Resident:
 
 
 class PrefixCache:
-    """Index of the sequences of one KV cache, some of which are idle."""
+    """Index of the idle and busy sequences of one KV cache."""
 
     def __init__(self, n_seqs: int, *, partial: bool = True) -> None:
         """Begin with n_seqs free sequences.
 
-        partial: True if sequences can be trimmed to any length; False if only to the length of their
-        checkpoint.
+        partial: True if sequences can be trimmed to any length, False if only to their checkpoint's length.
         """
         self._residents = [_Resident() for _ in range(n_seqs)]
         self._partial = partial
@@ -81,7 +80,7 @@ class PrefixCache:
         self._checkpoints: RadixIndex[int] = (
             RadixIndex()
         )  # tokens that the checkpoints of idle sequences cover
-        # what idle sequences hold, and the prompts of busy sequences, which they hold or soon will
+        # tokens of idle sequences, and prompts of busy sequences (evaluated or not yet)
         self._held: RadixIndex[int] = RadixIndex()
         self._n_cells = 0
         self._uses = 0
@@ -156,8 +155,8 @@ class PrefixCache:
             seq: The sequence.
             tokens: What it holds.
             salt: Salt of the tokens; None for the one given to take().
-            checkpoint: Length of the sequence's checkpoint: if sequences cannot be trimmed freely, the only
-                length to which this one can be trimmed.
+            checkpoint: Length of the sequence's checkpoint. If sequences cannot be trimmed freely, this
+                sequence can be trimmed to no other length.
         """
         self._forget_sequence(seq)
         if tokens and seq != self._last:  # consecutive turns of one conversation count as one use
@@ -174,7 +173,7 @@ class PrefixCache:
             self._checkpoints.insert(seq, tokens[:checkpoint], salt)
 
     def evict(self) -> Evicted | None:
-        """Forget the idle conversation of least worth, and return it; None if there is none."""
+        """Forget the idle conversation of lowest worth, and return it; None if there is none."""
         idle_contents = self._idle_sequences()
         if not idle_contents:
             return None
@@ -191,7 +190,7 @@ class PrefixCache:
         self._put_resident(seq, replace(self._residents[seq], tokens=[]))
 
     def idle(self) -> list[Evicted]:
-        """Return all idle conversations, most worth first."""
+        """Return all idle conversations, highest worth first."""
         return [
             self._evicted_from(seq)
             for seq in sorted(self._idle_sequences(), key=self._claim_loss, reverse=True)
@@ -203,7 +202,7 @@ class PrefixCache:
 
     @property
     def n_cells(self) -> int:
-        """Return the number of cells of idle sequences; a cell that n of them share counts n times."""
+        """Return the number of cells of idle sequences; a cell shared by n sequences counts n times."""
         return self._n_cells
 
     @property
@@ -231,7 +230,7 @@ class PrefixCache:
     def _in_place(self, seq: int, source: int | None, length: int) -> Reuse:
         """Return how `seq` is claimed for a prompt whose first `length` tokens are in the sequence `source`.
 
-        source: None if no sequence begins as the prompt does; `length` is then 0.
+        source: None if no sequence shares the prompt's beginning; `length` is then 0.
         """
         evicted = self._evicted_from(seq) if self._residents[seq].tokens else None
         if seq == source:
@@ -251,7 +250,7 @@ class PrefixCache:
         return length + TEMPLATE >= resident.n_prompt
 
     def _claim_loss(self, seq: int, n_kept: int = 0) -> tuple[bool, float, int, int]:
-        """Return a sort key: what is lost if an idle sequence is claimed and n_kept of its tokens stay."""
+        """Return a sort key for the loss if an idle sequence is claimed and n_kept of its tokens stay."""
         resident = self._residents[seq]
         if not resident.tokens:
             return False, 0.0, 0, resident.last_used

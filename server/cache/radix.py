@@ -1,7 +1,7 @@
-"""Find which of many token sequences shares the longest prefix with a given one, by a radix tree.
+"""Find which of many token sequences shares the longest prefix with a given sequence, by a radix tree.
 
-Edges are tuples of tokens that are compared by slices. So Python loops only over nodes, fewer than two per
-sequence, and C over tokens. Pure; not thread-safe.
+Edges are tuples of tokens that are compared by slices. So Python loops only over nodes (fewer than two per
+sequence), and C loops over tokens. Pure; not thread-safe.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _RadixNode(Generic[K]):
 
 
 class RadixIndex(Generic[K]):
-    """Maps keys to token sequences; several keys may have equal ones. Every salt has its own tree."""
+    """Maps keys to token sequences; several keys may have equal sequences. Every salt has its own tree."""
 
     def __init__(self) -> None:
         self._roots: dict[str, _RadixNode[K]] = {}  # by salt; none is empty
@@ -115,13 +115,13 @@ class RadixIndex(Generic[K]):
     def match(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
         """Return (length, key) for the sequence that shares the longest prefix with these tokens.
 
-        Of several such sequences, take the one inserted last. (0, None) if none shares a token.
+        Among several such sequences, choose the one inserted last. Return (0, None) if none shares a token.
         """
         node, length = self._descend_along(salt, tuple(tokens))
         return (length, self._keys[node.latest]) if length else (0, None)
 
     def match_whole(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """Return what match() does, considering only sequences that are a whole prefix of these tokens."""
+        """Match like match(), but only sequences that are as a whole a prefix of these tokens."""
         node, length = self._descend_along(salt, tuple(tokens))
         while node.parent and (node.depth > length or not node.here):
             node = node.parent
@@ -138,9 +138,10 @@ class RadixIndex(Generic[K]):
         return node.depth
 
     def _descend_along(self, salt: str, tokens: tuple[int, ...]) -> tuple[_RadixNode[K], int]:
-        """Return the deepest node whose edge agrees with the tokens, at least in part; and how many agree.
+        """Return the deepest node whose edge agrees with the tokens at least in part, and the common length.
 
-        That number is less than the node's depth if only a part of its edge agrees.
+        The common length is the number of agreeing tokens from the root on. It is less than the node's depth
+        if only a part of its edge agrees.
         """
         node, length = self._roots.get(salt) or _RadixNode[K](None, ()), 0
         while length == node.depth and length < len(tokens):
@@ -165,9 +166,9 @@ def _split_edge(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
 
 
 def _prune_node(node: _RadixNode[K]) -> _RadixNode[K]:
-    """Remove the node if it has no keys; join the node that remains with its only child if no key ends there.
+    """Remove the node if it has no keys; join the remaining node with a single child if it has no key itself.
 
-    Returns the deepest node whose `latest` may be that of the removed key.
+    Returns the deepest node whose `latest` may belong to the removed key.
     """
     if node.parent and not node.n_keys:
         del node.parent.children[node.edge[0]]

@@ -2,11 +2,12 @@
 
     head    magic, version, number of tokens, bytes of payload, fingerprint, salt (both as digests)
     tokens  int32
-    sum     CRC-32 of all before it, so a scan can trust the tokens without reading the payload
+    sum     CRC-32 of all bytes before, so a scan can trust the tokens without reading the payload
     payload
-    sum     CRC-32 of all before it
+    sum     CRC-32 of all bytes before
 
-All little-endian. The sums detect damage, not forgery: whatever can write to the directory is trusted.
+All numbers are little-endian. The sums detect damage, not forgery: processes that can write to the directory
+are trusted.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ STRETCH = 1 << 10  # scrypt's cost: a guess at a weak API key takes 2 ms and 1 M
 
 
 class ForeignError(Exception):
-    """The file is no snapshot, or one of another version or model. It is neither used nor removed."""
+    """The file is no snapshot, or has another version or model. It is neither used nor removed."""
 
 
 class CorruptError(Exception):
@@ -47,7 +48,7 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Everything in a snapshot's file but the payload; `salt` is a salt_digest()."""
+    """Everything in a snapshot's file except the payload; `salt` is a salt_digest()."""
 
     name: str
     salt: str
@@ -86,12 +87,12 @@ def digest(text: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def salt_digest(salt: str, fingerprint: bytes) -> str:
-    """Return the digest that stands for a salt in files, in hex. Slow on purpose: API keys may be weak."""
+    """Return the hex digest that replaces a salt in files. It is slow on purpose: API keys may be weak."""
     return hashlib.scrypt(salt.encode(), salt=b"duo" + fingerprint, n=STRETCH, r=8, p=1, dklen=32).hex()
 
 
 def name_of(fingerprint: bytes, salt: str, tokens: Sequence[int]) -> str:
-    """Return a file's name, which all leads choose for equal conversations; `salt` is a digest."""
+    """Return the file's name of a conversation, the same in all leads; `salt` is a digest."""
     packed = np.asarray(tokens, dtype="<i4").tobytes()
     return hashlib.sha256(fingerprint + bytes.fromhex(salt) + packed).hexdigest()
 
@@ -134,7 +135,7 @@ def read(file: BinaryIO, fingerprint: bytes) -> tuple[Head, bytes]:
 
 
 def read_head(file: BinaryIO, fingerprint: bytes) -> tuple[Head, int]:
-    """Return the head, and the checksum of all before the payload.
+    """Return the head, and the checksum of all bytes before the payload.
 
     The checksum is compared first, so that a flipped bit in the fingerprint does not pass for another model.
     Raises ForeignError, CorruptError, OSError.

@@ -1,8 +1,8 @@
 """Tiers below the KV cache: snapshots of sequences in host memory, and below that on disk.
 
-All methods run on the engine's thread. Two background threads write and read files; the next call of a method
-takes in their results. Only `flush` waits for files to be written. `match`, and `at_work` once a second while
-idle, wait for the directory's listing and the heads of new files.
+All methods run on the engine's thread. Two background threads write and read files; the next method call
+processes their results. Only `flush` waits for files to be written. `match`, and `at_work` once a second
+while idle, wait for the directory's listing and the heads of new files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from server.cache.record import Head, digest, name_of, record, salt_digest
 
 Hear: TypeAlias = Callable[[Sequence[Sequence[int]]], None]
 
-BACKLOG_BYTES = 512 << 20  # what may wait for a slow disk: about the largest snapshot. Half: more is lost
+BACKLOG_BYTES = 512 << 20  # bytes that may wait for a slow disk: about the largest snapshot. Half: more loss
 
 
 class Snapshots:
@@ -43,8 +43,8 @@ class Snapshots:
             memory_bytes: Budget of host memory.
             disk: The tier below host memory.
             on_ready: Called from another thread after every fetch, failed ones included.
-            backlog_bytes: Memory, beyond memory_bytes, of snapshots that wait for the disk; one always may.
-            partial: States can be trimmed. If not, only whole snapshots are found, and none replaces another.
+            backlog_bytes: Additional memory for snapshots that wait for the disk; one of any size may wait.
+            partial: True if states can be trimmed. Else only whole snapshots are found, and none is replaced.
         """
         self.memory_bytes = memory_bytes
         self._backlog_bytes = backlog_bytes
@@ -94,7 +94,7 @@ class Snapshots:
         return self._catalogue.conversations(self._salt_digest(salt), most)
 
     def holds(self, tokens: Sequence[int], salt: str, *, used: bool = False) -> bool:
-        """Return True if put() would add nothing to any tier; if so and `used`, count a use."""
+        """Return True if put() would add nothing to any tier; then count a use if `used`."""
         self._take_in_changes()
         key = self._redundant_entry(tokens, salt)
         if key is not None and used:
@@ -102,7 +102,7 @@ class Snapshots:
         return key is not None
 
     def n_saved(self, tokens: Sequence[int], salt: str = "") -> int:
-        """Return how many leading tokens are or will be in a file; all of them if there is no disk."""
+        """Return how many leading tokens are or will be in a file. Without a disk, return their number."""
         if self._disk is None:
             return len(tokens)
         found = self._catalogue.longest(tokens, self._salt_digest(salt))
@@ -148,7 +148,7 @@ class Snapshots:
         return data
 
     def fetch(self, key: str) -> None:
-        """Read a snapshot from disk into memory for get(), or forget it if that fails; then call on_ready."""
+        """Read a snapshot from disk into memory for get(), or drop it if that fails; then call on_ready."""
         self._run_reports()
         if key == self._unasked:
             self._unasked = None
@@ -157,8 +157,8 @@ class Snapshots:
     def fetch_ahead(self, most: int, room_bytes: int) -> bool:
         """Begin to read one of the latest snapshots before it is needed; return False if none is left.
 
-        The first call selects the `most` latest ones. Each is read once, after the previous one's on_ready(),
-        if it fits into half of room_bytes. Reading is not counted as a use, and evicts nothing.
+        The first call selects the `most` latest snapshots. Each is read once, after on_ready() of the
+        previous one, if it fits into half of room_bytes. Reading does not count as a use, and evicts nothing.
         """
         self._run_reports()
         if self._carriers is None:
@@ -266,7 +266,7 @@ class Snapshots:
                 self._disk.reconsider(self._catalogue.entries)
 
     def _take_in_changes(self) -> None:
-        """Take in what the background threads did, and what other leads added and removed."""
+        """Process the results of the background threads, and the changes that other leads made."""
         self._run_reports()
         if self._disk:
             scan = self._disk.scan(self._catalogue.entries)

@@ -1,4 +1,4 @@
-"""Run duo doctor: measure this machine, and say where drafts would pay, and how much."""
+"""Run duo doctor: measure this machine, and report where drafts would pay, and how much."""
 
 from __future__ import annotations
 

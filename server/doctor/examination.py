@@ -1,4 +1,4 @@
-"""Measure what a forecast needs: steps of both models, apart and together, and a text with its guesses."""
+"""Measure the inputs of a forecast: steps of both models, apart and together, and a text with its guesses."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def step_seconds(backend: Backend, *, alone: bool = True) -> list[float]:
         alone: True if no drafter runs at the same time.
 
     Returns:
-        Seconds for 0 to MAX_GUESSES + 1 rows, interpolated between measured widths; all 0 if none could be
-        measured.
+        Seconds for 0 to MAX_GUESSES + 1 rows, interpolated between measured numbers of rows; all 0 if nothing
+        could be measured.
 
     Raises:
         DisturbedError: MAX_MEASUREMENTS measurements do not agree.
@@ -67,7 +67,7 @@ def step_seconds(backend: Backend, *, alone: bool = True) -> list[float]:
 def _on_cores() -> tuple[float, float]:
     """Return (seconds that threads of this process ran, seconds that they waited for a core).
 
-    Both are 0 where the kernel does not tell.
+    Both are 0 where the kernel does not provide them.
     """
     try:
         tasks = [task.read_text().split() for task in Path("/proc/self/task").glob("*/schedstat")]
@@ -116,7 +116,7 @@ def _generate_reply(backend: Backend, prompt: Sequence[int], deadline: float) ->
 
 
 def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[Guess], float]:
-    """Return the draft model's guesses of a reply's tokens but the first, and the seconds of its prefill."""
+    """Return the draft model's guesses of all tokens of a reply but the first, and its prefill's seconds."""
     found: list[Guess] = []
     began = time.perf_counter()
     _evaluate_tokens(draft, 0, prompt, 1)
@@ -132,7 +132,7 @@ def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple
 
 
 def guess_seconds(draft: Backend) -> float:
-    """Return the seconds of a guess: a decode of one row behind some tokens."""
+    """Return the seconds of a guess: a decode of one row after some tokens."""
     return median(list(_draft_paced(draft, WARM_UP + TIMED_GUESSES))[WARM_UP:])
 
 
@@ -149,7 +149,7 @@ def _draft_paced(draft: Backend, n: int) -> Iterator[float]:
 
 @contextmanager
 def drafting(options: LlamaOptions) -> Generator[Connection]:
-    """Run a process that drafts without pause, as a drafter beside the target; pace() tells its speed."""
+    """Run a process that drafts without pause, like a drafter beside the target; pace() returns its speed."""
     context = get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_draft_on, args=(options, there), daemon=True)

@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeAlias
 from server.speculation.gain import best, reached
 
 MAX_GUESSES = 16  # guesses verified in a step: --draft-max
-# Number of times that a schedule is replayed. Its guesses are chosen by its own seconds per token, which the
-# previous replay tells. One less: up to 2 percent off; one more changes nothing visible.
+# Number of times that a schedule is replayed. Each replay chooses guesses by the seconds per token of the
+# previous one. With one replay less, results are up to 2 percent off; one more changes nothing visible.
 PASSES_OF_FORECAST = 3
 
 
@@ -82,7 +82,7 @@ def _text_seconds(text: Text, seconds: Seconds, schedule: Schedule) -> float:
 
 
 def _chosen_count(guesses: Sequence[Guess], seconds: Seconds, worth_s: float, guess_s: float = 0.0) -> int:
-    """Return how many guesses a step makes and verifies: the planner's choice if it knew all guesses.
+    """Return how many guesses a step makes and verifies if the planner knew all guesses.
 
     Args:
         guesses: The guesses after the committed tokens.
@@ -135,7 +135,7 @@ class _Drafter:
         self._arrivals: dict[int, float] = {}
 
     def arrived(self, at: int, now: float) -> int:
-        """Return how many guesses from token `at` on have arrived; only the last one may be wrong."""
+        """Return how many consecutive guesses from token `at` on have arrived; only the last may be wrong."""
         n = 0
         while n < MAX_GUESSES and self._arrival_time(at + n) <= now:
             n += 1

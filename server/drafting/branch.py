@@ -13,9 +13,9 @@ NO_SEQ = -1
 
 
 class Branch:
-    """Guesses after the session's first `fork` tokens: the path's, or alternatives to the path's.
+    """Guesses after the session's first `fork` tokens: the path, or an alternative to it.
 
-    The first n_kv tokens of an alternative, counted from the session's first, are in the KV sequence `seq`.
+    The KV sequence `seq` of an alternative contains the first n_kv tokens of its text.
     """
 
     def __init__(self, fork: int, chain: int, guesses: Sequence[DraftGuess] = ()) -> None:
@@ -28,7 +28,7 @@ class Branch:
         """
         self.fork = fork
         self.guesses: list[DraftGuess] = []
-        self._chains = [chain]  # before the first guess, and after each as far as anybody asked
+        self._chains = [chain]  # chain hashes before the first guess and after later ones, made on demand
         self.scores = [1.0]  # probability that the first 0, 1, … guesses are all right
         self.seq = NO_SEQ
         self.n_kv = fork
@@ -42,7 +42,7 @@ class Branch:
 
     @property
     def end(self) -> int:
-        """Return the number of the session's tokens up to the branch's end, if all its guesses are right."""
+        """Return the length of the text up to the branch's end."""
         return self.fork + len(self.guesses)
 
     @property
@@ -62,7 +62,7 @@ class Branch:
         return chains[n]
 
     def confirm(self, n: int) -> None:
-        """Move the fork behind the first n guesses, which were right."""
+        """Move the fork to after the first n guesses, which were right."""
         self.fork += n
         self.n_published = max(0, self.n_published - n)
         self._chains = [self.chain_after(n)]

@@ -52,7 +52,7 @@ class DraftCache:
         """Give the session a slot, and cells for all its tokens. May end branches and evict closed sessions.
 
         Args:
-            session: Whose tokens are to be evaluated.
+            session: The session whose tokens will be evaluated.
             planned: Slots with rows in this step.
 
         Returns:
@@ -78,7 +78,7 @@ class DraftCache:
         return True
 
     def release(self, session: DraftSession, *, keep: bool) -> None:
-        """Free the session's slot; `keep`: its cells stay cached, since the conversation may continue."""
+        """Free the session's slot. If `keep`, its cells stay cached, since the conversation may continue."""
         self.trim(session)
         session.branches = []
         self.free_branches()
@@ -105,7 +105,7 @@ class DraftCache:
 
     @property
     def n_free(self) -> int:
-        """Return the number of cells that are neither reserved nor those of a closed session."""
+        """Return the number of cells that are neither reserved nor used by a closed session."""
         return self._spare_cells() - self.slots.n_idle
 
     def drop(self, slots: Iterable[int]) -> None:
@@ -121,7 +121,7 @@ class DraftCache:
     # -- branches ----------------------------------------
 
     def begin(self, session: DraftSession, fork: int, second: DraftGuess, gain: float) -> Branch | None:
-        """Begin a branch in a free sequence, or in that of a less likely branch, which keeps its guesses.
+        """Begin a branch in a free sequence, or in the sequence of a less likely branch, whose guesses stay.
 
         Args:
             session: The session.
@@ -149,7 +149,7 @@ class DraftCache:
         return branch
 
     def free_branches(self) -> None:
-        """Free the slots of branches that no session has any more."""
+        """Free the slots of branches that no longer belong to a session."""
         alive = {id(branch) for session in self.held.values() for branch in session.all_branches}
         for slot in [slot for slot, branch in self._branches.items() if id(branch) not in alive]:
             self._free_branch(slot)

@@ -1,4 +1,4 @@
-"""A session as a drafter sees it: committed tokens, guesses beyond, and its KV cache. Pure."""
+"""A session in a drafter: committed tokens, guesses, and its part of the KV cache. Pure."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ COLDEST = 1e-6  # temperature: below it scores overflow. Leads send none below b
 
 
 class DraftSession:
-    """A session's committed tokens, then its path's tokens. The first n_kv of all are in KV sequence `seq`.
+    """A session's committed tokens, then its path's tokens; KV sequence `seq` has the first n_kv of them.
 
-    Evaluating the rest gives the next guess. Branches are alternative continuations, used if the path is
-    rejected. A branch that the lead commits becomes the path. It is `taken` until DraftCache has put its
-    sequence in the place of the path's; n_kv already counts that sequence's tokens.
+    Evaluating the other tokens gives the next guess. Branches are alternative continuations, used if the path
+    is rejected. A branch that the lead commits becomes the path. It is `taken` until DraftCache has exchanged
+    the two sequences; n_kv already counts the tokens in the branch's sequence.
     """
 
     def __init__(self, opened: Open) -> None:
         self.lead = opened.lead
         self.id = opened.session
         self.salt = opened.salt
-        self.n_prompt = len(opened.tokens)  # committed when it was first opened
-        self.n_opened = 0  # Open messages so far
+        self.n_prompt = len(opened.tokens)  # number of committed tokens in the first Open message
+        self.n_opened = 0  # number of Open messages so far
         self.seq = NO_SEQ
         self.n_kv = 0
         self.lost = False  # the committed tokens are unknown: no drafting until the next Open
         self.has_new_tokens = True  # the lead has sent something that DraftCache's owner has not learned from
         self.taken: Branch | None = None
-        # for the keeper of the KV cache, who empties both: guesses with the tokens committed in their place,
-        # and how often a guess was wrong and no branch right
+        # read and emptied by the KV cache's owner: guesses with the tokens committed instead, and the number
+        # of wrong guesses without a right branch
         self.evidence: list[tuple[DraftGuess, int]] = []
         self.n_mistakes = 0
-        self.rows = deque[Rows](maxlen=MAX_UNREAD_ROWS)  # for a head, which empties it
+        self.rows = deque[Rows](maxlen=MAX_UNREAD_ROWS)  # read and emptied by a head
         self.learned_at: tuple[int, float] = (
             0,
             0.0,
         )  # when the keeper last emptied them: tokens committed, time
         # for the worker
-        self.heard_at = 0.0  # time of the lead's last message about it
-        self.n_failures = 0  # failed decodes in a row
+        self.heard_at = 0.0  # time of the lead's last message about this session
+        self.n_failures = 0  # consecutive failed decodes
         self.is_obstructed = False  # the obstacle has been logged
         self._adopt_open(opened)
 
@@ -61,7 +61,7 @@ class DraftSession:
 
     @property
     def pending(self) -> list[int]:
-        """Return the tokens to evaluate before the next guess; none while the last one is decoded."""
+        """Return the tokens to evaluate before the next guess; none while the last token is being decoded."""
         return self.tokens[self.n_kv :]
 
     @property
@@ -74,11 +74,11 @@ class DraftSession:
         return self.n_ahead - self.path.n_published
 
     def reopen(self, opened: Open, *, anew: bool = False) -> None:
-        """Take the tokens and settings of another Open message for this session.
+        """Apply the tokens and settings of another Open message for this session.
 
-        Guesses and KV cells that agree with its tokens stay; the path is published again, since the lead may
-        have missed it. An Open with fewer tokens than are committed already changes nothing, unless `anew`,
-        which means that the text itself has changed.
+        Guesses and KV cells that agree with its tokens stay. The path is published again, since the lead may
+        have missed it. An Open with fewer tokens than the committed ones changes nothing, unless `anew` says
+        that the text itself has changed.
         """
         self.has_new_tokens = True
         tokens = list(opened.tokens)
@@ -207,7 +207,7 @@ class DraftSession:
     # -- changes
 
     def _adopt_open(self, opened: Open, guesses: Sequence[DraftGuess] = ()) -> None:
-        """Start anew with an Open message's tokens, and with these guesses, which are still to be sent."""
+        """Start anew with an Open message's tokens, and with these guesses, which must be sent again."""
         self.n_opened += 1
         self.max_ahead, self.n_dropped = opened.max_ahead, opened.n_dropped
         self.sampling = _mirrored_sampling(opened.sampling)
@@ -218,10 +218,7 @@ class DraftSession:
         self.lost = False
 
     def _take_branch(self, fork: int, token: int) -> bool:
-        """Find the branch that begins at `fork` with this token, and make it the path.
-
-        Return False if there is no such branch.
-        """
+        """Make the branch that begins at `fork` with this token the path; return False if there is none."""
         found = (b for b in self.branches if b.fork == fork and b.guesses[0].token == token)
         branch = next(found, None)
         if branch is None:
@@ -238,9 +235,9 @@ class DraftSession:
         return True
 
     def _judge_guesses(self, start: int, new: list[int]) -> None:
-        """Add to `evidence`, for a later judgement, the guesses from `start` to the first wrong one.
+        """Add to `evidence` the guesses from `start` to the first wrong one, to be judged later.
 
-        With each goes the token that was committed in its place.
+        Each guess is stored with the token that was committed at its position.
         """
         if self.sampling.temperature <= 0.0:
             return

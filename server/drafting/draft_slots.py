@@ -9,7 +9,7 @@ from server.cache.prefix import BusyTokens, PrefixCache
 
 
 class Cells(Protocol):
-    """The part of Backend that keeps and copies cells."""
+    """The methods of Backend that keep and copy cells."""
 
     @property
     def n_seqs(self) -> int: ...
@@ -25,7 +25,7 @@ class Cells(Protocol):
 
 
 class DraftSlots:
-    """Slots. Each has a KV sequence: the one with the slot's number, until exchange() swaps two.
+    """Slots. Each slot has the KV sequence with its number, until exchange() swaps two sequences.
 
     The last n_branches slots are for branches, the others for conversations. A PrefixCache keeps the
     conversations of idle slots.
@@ -51,12 +51,12 @@ class DraftSlots:
     def take(
         self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens] | None = None
     ) -> tuple[int, int] | None:
-        """Return a slot for a conversation, and the number of its first tokens that are in the slot.
+        """Return a slot for a conversation, and how many of its first tokens the slot contains.
 
         Args:
             tokens: The conversation.
             salt: Cells are shared only with conversations of this salt.
-            busy: What busy slots hold, to copy a common beginning from.
+            busy: Tokens of busy slots, from which a common beginning can be copied.
 
         Returns:
             None if all are busy.
@@ -76,7 +76,7 @@ class DraftSlots:
         self._cache.release(slot, tokens[: self.shrink(slot, n_kept)])
 
     def limit_idle(self, n_cells: int) -> bool:
-        """Evict idle conversations, least worth first, until they have at most n_cells.
+        """Evict idle conversations, lowest worth first, until they have at most n_cells.
 
         Returns False, with nothing changed, if n_cells is below 0.
         """

@@ -20,10 +20,10 @@ class DraftStep:
         # path (None); paths first
         self.grown: list[tuple[DraftSession, Branch | None]] = []
         self.slots: set[int] = set()  # slots with rows
-        self.behind: set[int] = set()  # slots with more to evaluate than the last guess
+        self.behind: set[int] = set()  # slots with more tokens to evaluate than the last guess
         self.n_paths = 0  # number of paths in `grown`
         self.is_timed = True  # no other decode was planned in its time
-        # of a decode that was started before messages were handled: waits for the logits and returns them
+        # waits for the logits of a decode that was started before messages were handled, and returns them
         self.logits: Callable[[], Logits] | None = None
 
     def drop_stale(self, logits: Logits) -> Logits:

@@ -1,7 +1,7 @@
-"""Choose a drafter's next guesses: those that bring the most tokens per second of its time. Pure.
+"""Choose a drafter's next guesses, to gain the most tokens per second of its time. Pure.
 
-A guess is worth the probability that the lead gets to its place: at the end of the path, or on a branch,
-where a second or third guess may prove right.
+The worth of a guess is the probability that the lead reaches its position, which is at the end of the path or
+on a branch (where a second or third guess may be right).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ PATH_MIN = 0.05
 # Weight of one measured decode or guess in the time of these. Half or twice: a changed time is known after 40
 # or 10 of them
 TD_WEIGHT = 0.05
-MISTAKES_KEPT = 0.95  # of the past, per commit: mistakes of about 20 commits count. Off by two: of 10 or 40
+MISTAKES_KEPT = 0.95  # weight of past mistakes per commit: about 20 commits count. Off by two: 10 or 40
 
 
 class Leaf(NamedTuple):
-    """A place where a session's tree may grow."""
+    """A position where a session's tree may grow."""
 
-    gain: float  # probability that the lead gets there
+    gain: float  # probability that the lead reaches it
     session: DraftSession
-    branch: Branch | None = None  # None: the path, or a branch that begins
-    fork: int = 0  # where that branch begins
-    second: DraftGuess | None = None  # first guess of that branch
+    branch: Branch | None = None  # None: the path, or a new branch
+    fork: int = 0  # position at which the new branch begins
+    second: DraftGuess | None = None  # first guess of the new branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Expansion:
         return room and session.score >= self.path_min and last not in self.eog
 
     def leaves(self, session: DraftSession, floor: float) -> Iterator[Leaf]:
-        """Yield places for a guess: the path's end, and branches with a probability of at least `floor`."""
+        """Yield leaves for a guess: the path's end, and branches with a probability of at least `floor`."""
         if self._may_grow(session, len(session.tokens), session.tokens[-1]):
             yield Leaf(session.score, session)
         if session.seq == NO_SEQ:
@@ -74,22 +74,22 @@ class Expansion:
 class Slack:
     """Opportunity cost of a decode that guesses for branches only.
 
-    If the lead meanwhile commits another token than the path's, the guesses that follow it begin half a
-    decode late on average.
+    If the lead rejects the path during such a decode, guesses on the new path begin half a decode late on
+    average.
     """
 
     def __init__(self) -> None:
         self._mistakes = Ratio(MISTAKES_KEPT)
 
     def committed(self, n_mistakes: int, step_s: float) -> None:
-        """Count n_mistakes tokens, committed within step_s seconds, that nobody had guessed."""
+        """Count n_mistakes tokens that were committed within step_s seconds without having been guessed."""
         self._mistakes.observe(n_mistakes, step_s)
 
     def floor(self, td_s: float, n_sessions: int) -> float:
         """Return the minimum probability of a branch that is worth a decode of td_s seconds.
 
-        It is the expected number of tokens, in half of that time, that n_sessions sessions commit against
-        their guesses. Infinite before the first commit.
+        It is the expected number of mispredicted tokens of n_sessions sessions in half of that time. Infinite
+        before the first commit.
         """
         return self._mistakes.value * n_sessions * td_s / 2 if self._mistakes.weight else math.inf
 
@@ -101,7 +101,7 @@ class DecodeTimes:
         """Begin with measured seconds by rows, from 1 on; {}: rows cost nothing."""
         self._steady = steady or {1: 1.0}
         self._most = max(self._steady)
-        self.guess_s = Smoothed(TD_WEIGHT)  # to make a guess from a row of logits
+        self.guess_s = Smoothed(TD_WEIGHT)  # seconds to make a guess from a row of logits
 
     def seconds(self, n_rows: int) -> float:
         """Return the seconds of a decode of n_rows rows, and of making a guess from each."""

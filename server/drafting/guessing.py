@@ -1,7 +1,7 @@
-"""Make a guess from a row of logits, and further ones in case it is wrong. Pure.
+"""Make a guess from a row of logits, and alternatives in case it is wrong. Pure.
 
-Where the lead samples, a guess follows one of two rules: the draw with the shared noise, or the likeliest
-token. Rule learns which is right more often.
+If the lead samples, a guess follows one of two rules: the draw with the shared noise, or the likeliest token.
+Rule learns which of them is right more often.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ CERTAIN_CONFIDENCE = 0.98
 # positions, and a rule that is right in 40 percent of them, not 20, is found after 32. Twice: 9 changes, 13
 # positions; half: 0.6 and 64.
 RULE_WEIGHT = 1 / 64
-# Share of such positions by which the other must be better. Half: 7 changes, 13 positions; twice: 0.2 and 98.
+# Share of such positions by which the other rule must be better. Half: 7 changes, 13 positions; twice: 0.2,
+# 98.
 RULE_MARGIN = 0.1
-_MAX_CANDIDATES = 2048  # tokens whose noise is looked at: 34 us of 500 for a flat row. Half: 21 us; twice: 60
+_MAX_CANDIDATES = 2048  # tokens whose noise is computed: 34 us of 500 for a flat row. Half: 21 us; twice: 60
 # Distance below the largest logit within which tokens may be drawn: at temperature 1 a token there is 6e-6
 # times as likely. Half: 2e-3, so that tokens that may be drawn are overlooked; twice: more noise to compute.
 _WIDEST_GAP, _NARROWER_GAPS = 12.0, (9.0, 6.0, 3.0, 1.0)
@@ -38,8 +39,8 @@ _QUICK_ROW = 8192
 class NextToken:
     """Guesses the token that the lead chooses for `position`, by a draft model's logits, (vocab size,).
 
-    The guess is the draw with the shared noise, or the `likeliest` token. It is known at once, so the model
-    can go on; guess() computes the rest while the row exists.
+    The guess is the draw with the shared noise, or the `likeliest` token. It is available at once, so the
+    model can continue; guess() computes its confidence and alternatives while the row exists.
     """
 
     __slots__ = ("_drawn", "_likeliest", "_peaks", "_position", "_sampling", "_top", "token")
@@ -58,11 +59,11 @@ class NextToken:
 
     @property
     def is_sound(self) -> bool:
-        """Return False for a row of a model that computes nonsense."""
+        """Return False for a row without finite logits."""
         return math.isfinite(self._peaks.top)
 
     def guess(self, *, second: bool) -> DraftGuess:
-        """Return a guess of the next token; if it is not certain, `second` adds alternatives."""
+        """Return the guess of the next token, with alternatives if `second` and if it is not certain."""
         peaks, drawn, top = self._peaks, self._drawn, self._top
         if not self.is_sound:
             return DraftGuess(top, 0.0)
@@ -92,7 +93,7 @@ def _greedy_guess(peaks: Peaks, top: int, second: bool) -> DraftGuess:
 
 
 def _with_others(guess: DraftGuess, others: list[tuple[int, float]]) -> DraftGuess:
-    """Return the guess with a second and third, which share the probability that the first leaves."""
+    """Return the guess with a second and third guess, which share the remaining probability."""
     (second, a), (third, b) = [*others, (None, 0.0), (None, 0.0)][:2]
     a = min(a, 1.0 - guess.confidence)
     b = min(b, 1.0 - guess.confidence - a)
@@ -109,8 +110,8 @@ def _row_mass(peaks: Peaks) -> float:
 class _NoisyScores:
     """Tokens that may win the noisy draw, with their scores: logit / temperature + noise.
 
-    A token's share in the softmax of these scores predicts another model's draw with this noise better than
-    its probability does: log loss 0.53 against 0.81 with the bundled pair at temperature 1.
+    A token's share in the softmax of these scores predicts another model's draw with the same noise better
+    than the token's probability does: log loss 0.53 against 0.81 (bundled pair, temperature 1).
     """
 
     def __init__(self, peaks: Peaks, sampling: SamplingParams, position: int, drawn: int) -> None:
@@ -141,7 +142,7 @@ class _NoisyScores:
 
 
 def _near_tokens(peaks: Peaks, drawn: int) -> Ids:
-    """Return ascending ids of the likeliest tokens, at most _MAX_CANDIDATES, and the drawn one."""
+    """Return the ascending ids of the likeliest tokens, at most _MAX_CANDIDATES, and of the drawn token."""
     ids = peaks.above(peaks.top - _WIDEST_GAP)
     for window in _NARROWER_GAPS:
         if len(ids) <= _MAX_CANDIDATES:
@@ -155,20 +156,17 @@ def _near_tokens(peaks: Peaks, drawn: int) -> Ids:
 class Rule:
     """Learns which guess is right more often: the token drawn with the lead's noise, or the likeliest.
 
-    It begins with the drawn token, which is right more often if lead and drafter have flat distributions
-    that are alike.
+    It begins with the drawn token, which is right more often if the distributions of lead and drafter are
+    flat and similar.
     """
 
     def __init__(self) -> None:
         self.likeliest = False  # guess the likeliest token
         self.n_judged = 0
-        self._advantage = Smoothed(RULE_WEIGHT, 0.0)  # of the noise's draw, -1 to 1
+        self._advantage = Smoothed(RULE_WEIGHT, 0.0)  # advantage of the drawn token, -1 to 1
 
     def judge(self, guess: DraftGuess, token: int) -> None:
-        """Learn whether drawn or likeliest tokens are right more often.
-
-        `token` was committed in the place of this guess.
-        """
+        """Learn which rule is right more often; `token` was committed at the guess's position."""
         drawn, likeliest = token == guess.drawn, token == guess.likeliest  # which was right
         self.n_judged += 1
         if guess.drawn == guess.likeliest:

@@ -28,12 +28,12 @@ class ModelDrafter:
 
     A closed session's sequence stays cached, and a session that continues it evaluates only new tokens.
 
-    If there are sequences left, a session's guesses are a small tree: rows go to paths, and to branches at
-    their doubtful positions, where they bring the most tokens per second (expansion.py). Where a change of
-    shape costs more than rows do, there are paths only.
+    If there are free sequences, a session's guesses are a small tree: rows go to paths, and to branches at
+    uncertain positions, to gain the most tokens per second (expansion.py). If a change of the batch's shape
+    costs more than rows do, there are paths only.
 
-    Where a GPU decodes, it starts with the next token of paths as soon as that is known, so all other work is
-    done while it computes.
+    On a GPU, the decode of the paths' next tokens starts as soon as these are known; all other work is done
+    while the GPU computes.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ModelDrafter:
             backend: The model.
             path_min: Minimum probability of a path that grows.
             n_branches: Sequences of the backend for branches; 0: paths only.
-            shapes: Times of its decodes.
+            shapes: Times of the model's decodes.
             clock: Returns the time in seconds.
         """
         self._backend = backend
@@ -120,9 +120,9 @@ class ModelDrafter:
     def _choose_tokens(
         self, step: DraftStep, sessions: Sequence[DraftSession], logits: Logits, now: float
     ) -> list[NextToken]:
-        """Return the guessed token for each of step.grown.
+        """Return the guessed token for each element of step.grown.
 
-        If only paths get guesses, no branches, also start the next decode.
+        If only paths get guesses (no branches), also start the next decode.
         """
         early = self._starts_early and self._paths_alone and step.n_paths == len(step.grown) == len(sessions)
         rows = logits.copy() if early else logits
@@ -156,7 +156,7 @@ class ModelDrafter:
             session.n_kv += 1
 
     def _check_plan(self, sessions: Sequence[DraftSession]) -> None:
-        """Check whether a plan made now would have one row for each path, as a decode started early has."""
+        """Note whether a plan made now would have one row per path, like a decode that is started early."""
         chosen = self._best_leaves(sessions)
         n_paths = sum(leaf.branch is None and leaf.second is None for leaf in chosen)
         self._paths_alone = n_paths == len(chosen) == len(sessions)
@@ -168,7 +168,7 @@ class ModelDrafter:
         return step.logits() if step.logits else self._backend.decode(step.batch)
 
     def _best_leaves(self, sessions: Sequence[DraftSession]) -> list[Leaf]:
-        """Return the places of guesses that get a row next."""
+        """Return the leaves that get a row in the next decode."""
         return self._times.best(leaf for session in sessions for leaf in self._leaves_of(session))
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
@@ -185,7 +185,7 @@ class ModelDrafter:
     def _plan_rows(self, step: DraftStep, sessions: Sequence[DraftSession]) -> None:
         """Add rows for as many sessions as fit in one decode.
 
-        Those with the least to evaluate come first, those without a sequence last.
+        Sessions with the fewest tokens to evaluate come first, sessions without a sequence last.
         """
         has_new_tokens = [session for session in self._cache.held.values() if session.has_new_tokens]
         for session in has_new_tokens:
@@ -204,7 +204,7 @@ class ModelDrafter:
                 self._add_branch(step, leaf)
 
     def _add_path(self, step: DraftStep, session: DraftSession) -> bool:
-        """Add rows for the session's pending tokens or the first of them; return False if none fits."""
+        """Add rows for as many of the session's pending tokens as fit; return False if none fits."""
         pending = session.pending
         is_shared = step.grown or len(self._cache.held) > 1  # a lead may say something of another one soon
         most = min(SHARED_ROWS, self._backend.n_batch) if is_shared else self._backend.n_batch

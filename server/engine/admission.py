@@ -21,7 +21,7 @@ WORTH_SHARING = 32
 def end_precomputing(state: EngineState) -> None:
     """End sessions that only precompute a prompt, if they are done or if another session generates.
 
-    One that has not begun stays if its request allows it to wait.
+    A session that has not begun stays if its request allows waiting.
     """
     sessions = state.sessions
     precomputing = [session for session in sessions if session.request.precompute]
@@ -112,8 +112,7 @@ def _place_session(state: EngineState, session: Session) -> Placed:
     """Claim a sequence for a session.
 
     Returns:
-        LATER if the session has to wait but others may be admitted before it; None if the others have to
-        wait as well.
+        What was claimed; LATER if this session must wait but others may be admitted; None if all must wait.
     """
     if _may_share_soon(state, session):
         return LATER

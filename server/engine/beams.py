@@ -1,4 +1,4 @@
-"""Beam search: which continuations to follow, and when the likeliest is known. Pure.
+"""Beam search: choose the continuations to follow, and detect the end of the search. Pure.
 
 The rules are those of Hugging Face transformers' generate() with its defaults (length_penalty 1 and
 early_stopping False). Live beams, all of one length, are compared by the sum of their logprobs. Ended beams
@@ -135,7 +135,7 @@ class BeamSearch:
         return len(self._ended) == self._request.n_beams and self._ended[-1].mean >= self.live[0].mean
 
     def decided(self) -> Beam:
-        """Return the best beam if the search is over, else the beginning that all candidates share."""
+        """Return the best beam if the search is over, else the common beginning of all candidates."""
         if self.done:
             return self._ended[0]
         rivals = [beam.tokens for beam in [*self._ended[:1], *self.live]]

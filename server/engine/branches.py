@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from server.engine.proposer import ROOT
 
 MAIN = 0
-"""The leaf that is reached through every node's first child."""
+"""Number of the leaf that is reached through every node's first child."""
 
 
 KEPT = 128
@@ -22,8 +22,8 @@ In a soak with two drafters 0.34 of the trees had a cached shape; with 64 it was
 class Branches:
     """The leaves of a tree of guesses."""
 
-    depths: tuple[int, ...]  # of each node; 0 directly below the root
-    below: tuple[tuple[int, ...], ...]  # of each node: numbers of the leaves below it; MAIN is the first
+    depths: tuple[int, ...]  # depth of each node; 0 directly below the root
+    below: tuple[tuple[int, ...], ...]  # numbers of the leaves below each node; MAIN is the first
     n_leaves: int
     n_main: int  # nodes above MAIN
 

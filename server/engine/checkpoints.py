@@ -1,10 +1,10 @@
 """Keep earlier states of sequences that cannot be trimmed, and go back to them.
 
 A recurrent or hybrid model has a state, beside its cells or instead of them, that covers the whole sequence
-and cannot be shortened. So spare sequences keep earlier states (docs/adr/0011). To keep one is cheap, since
-llama.cpp copies the state only when the sequence continues. A conversation has two checkpoints: the step
-checkpoint, from before a step with guesses; and the turn checkpoint near the prompt's end, where the next
-turn, or another reply to the prompt, may begin.
+and cannot be shortened. So spare sequences keep earlier states (docs/adr/0011). Keeping a state is cheap,
+because llama.cpp copies it only when the sequence continues. A conversation has two checkpoints: the step
+checkpoint, from before a step with guesses; and the turn checkpoint near the prompt's end, from which the
+next turn, or another reply to the prompt, can continue.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def _advance_search(state: EngineState, session: Session, rows: Logits) -> None:
 
 
 def _undrawn_error(error: Exception) -> DuoError:
-    """Return the error for a session whose token could not be drawn; log unexpected ones."""
+    """Return the error for a session whose token could not be drawn; log it if it is unexpected."""
     if isinstance(error, DuoError):
         return error
     logger.error("no token could be drawn", exc_info=error)
@@ -150,10 +150,10 @@ def _decide_tokens(
     *,
     by_rejection: bool,
 ) -> Verdict:
-    """Return what to commit, and advance the session's sampler by it.
+    """Return the tokens to commit, and advance the session's sampler by them.
 
     Args:
-        session: Whose rows these are.
+        session: The session of the rows.
         proposal: Its guesses.
         rows: Logits after the last committed token, then after each node of the proposal.
         drawn: A list to which the distribution of each drawn token is appended; None: do not keep them.

@@ -1,4 +1,4 @@
-"""Copies in host memory of idle conversations, so that these can leave the KV cache at once. Pure."""
+"""Copies of idle conversations in host memory, so that these conversations can leave the KV cache at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Copies(dict[int, tuple[tuple[int, ...], bytes]]):
         return seq in self and self[seq][0] == tuple(tokens)
 
     def take(self, seq: int, tokens: Sequence[int]) -> bytes | None:
-        """Remove the sequence's copy; return its state if it is of exactly these tokens, else None."""
+        """Remove the sequence's copy; return its state if it has exactly these tokens, else None."""
         copied, data = self.pop(seq, ((), b""))
         return data if data and copied == tuple(tokens) else None
 

@@ -19,9 +19,9 @@ logger = logging.getLogger("duo.engine")
 
 
 class Blanked(Sequence[int]):
-    """The tokens of a session, which may grow, with a token in place of each position of a picture.
+    """The growing tokens of a session, with positions of pictures replaced by a fixed token.
 
-    Proposers cannot see pictures. The number of tokens is kept, so that positions stay the same.
+    Proposers cannot read pictures. The number of tokens is kept, so that positions do not change.
     """
 
     def __init__(self, tokens: list[int], blank: int) -> None:
@@ -44,7 +44,7 @@ class Blanked(Sequence[int]):
 
 
 def open_session(state: EngineState, session: Session) -> None:
-    """Open a session at the proposer if it may draft; if that raises, the session goes on without drafts."""
+    """Open a session at the proposer if it may draft; if that raises, continue it without drafts."""
     if not _may_draft(state, session):
         return
     sampling, bounds = session.request.sampling.mirrored(), state.limits.bounds(session)
@@ -115,8 +115,8 @@ def draft(state: EngineState, works: Sequence[Work], n_used: int) -> Plan:
 def _may_pad(state: EngineState, works: Sequence[Work]) -> bool:
     """Return True if the step may have padding rows.
 
-    Its rows must all be of decoding sessions without beams. A width-stable session, whose steps all have the
-    same number of rows, is padded elsewhere.
+    All its rows must belong to decoding sessions without beams. A width-stable session, whose steps all have
+    equal numbers of rows, is padded elsewhere.
     """
     limits = state.limits
     if limits.again or limits.streams:
@@ -138,7 +138,7 @@ def _may_draft(state: EngineState, session: Session) -> bool:
 
 
 def _ask_for(work: Work) -> Ask:
-    """Return what to ask the proposer for one session."""
+    """Return the request to the proposer for one session."""
     id, limit, constraint = work.session.id, work.n_draft, work.session.constraint
     if constraint is None:
         return Ask(id, limit, n_pending=work.n_pending, seq=work.session.seq)

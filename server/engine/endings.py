@@ -23,7 +23,7 @@ def fail(state: EngineState, session: Session, error: DuoError) -> None:
 def cancel(state: EngineState, session: Session, keep: int | None) -> None:
     """End a session early; its reply is its first `keep` generated tokens (None: all).
 
-    All of these but the last stay cached.
+    All reply tokens except the last stay cached.
     """
     n_all = len(session.tokens) if keep is None else session.n_prompt + keep - session.n_dropped
     end(state, session, Finished("cancelled", session.stats(state.clock())), n_all - 1)

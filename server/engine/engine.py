@@ -22,9 +22,9 @@ from server.engine.state import EngineState
 from server.errors import BackendError, DuoError, FieldError
 from server.llama.backend import Backend
 
-# In steps of more sessions than this the event loop and drafters hear of the previous step before the decode,
-# not during it. With many rows most of a decode passes until it runs on the GPU (10 of 14 ms with 64 sessions
-# on an H100), so their work would delay the engine after it. Half: 5 to 8 sessions were delayed by 0.05 ms at
+# In steps of more sessions than this, event loop and drafters get the previous step's tokens before the
+# decode, not during it. With many rows, launching takes most of a decode (10 of 14 ms with 64 sessions on an
+# H100), so their work would delay the engine afterwards. Half: 5 to 8 sessions were delayed by 0.05 ms at
 # most, and gain nothing; twice: 16 clients lose a part of the 15 percent that this brings them with drafts
 # (ADR 1).
 MANY_SESSIONS = 8
@@ -66,7 +66,7 @@ class Engine:
             )
 
     def submit(self, session_id: int, request: GenerationRequest) -> None:
-        """Queue a request. Drafters hear of it at once, so they prefill while it waits."""
+        """Queue a request, and announce it to drafters at once, so that they prefill while it waits."""
         self.vet(request)
         session = Session(session_id, request, self._state.backend.n_ctx)
         if request.begun and self._has_ended(session):
@@ -88,7 +88,7 @@ class Engine:
     def cancel(self, session_id: int, keep: int | None = None) -> None:
         """End a session now; unknown ids are ignored.
 
-        The reply is its first `keep` generated tokens (None: all); all of these but the last stay cached.
+        The reply is its first `keep` generated tokens (None: all). All of them except the last stay cached.
         """
         for session in self._state.sessions:
             if session.id == session_id:

@@ -12,7 +12,7 @@ from server.engine.scheduler import Work
 from server.engine.state import EngineState
 from server.llama.backend import Batch, Logits
 
-PREFILL = 32  # minimum prompt rows of a step that tells a token's cost: with fewer, reading weights dominates
+PREFILL = 32  # minimum prompt rows to measure a token's cost: with fewer, reading weights dominates
 N_OVERHEADS = 1024  # latest steps whose median overhead is reported
 
 
@@ -85,7 +85,7 @@ class Meter:
 
 
 def _rounded_middle(n: int) -> int:
-    """Return the middle between the powers of two below and above n, at least 96."""
+    """Return the mean of the powers of two below and above n, but at least 96."""
     return 3 * max(64, 1 << n.bit_length()) // 4
 
 

@@ -10,8 +10,9 @@ from server.estimators import N_MOMENTS, Slope, Smoothed, numbers
 WEIGHT = 0.2
 """Weight of a new measurement.
 
-An initial value ten times too high is within a quarter of the truth after 17 measurements. At 0.4 that takes
-8, but one disturbed step makes duo evaluate conversations that it should load; at 0.1 it takes 35.
+An initial value ten times too high comes within a quarter of the true value after 17 measurements. At 0.4
+this takes 8, but a single disturbed step makes duo evaluate conversations that it should load; at 0.1 it
+takes 35.
 """
 # One move's time per byte counts as at most this multiple of the current estimate. Otherwise a process that
 # was suspended for a minute during a save would never save again, since only moves correct the estimate.
@@ -19,8 +20,8 @@ An initial value ten times too high is within a quarter of the truth after 17 me
 # times as slow, not 1.6.
 MAX_BYTE_RATIO = 4.0
 # Share of its weight that a measured step keeps with each later one: about the last 50 count. If steps
-# scatter by 3 percent, a slope learned from one reply is uncertain by 0.9 of itself (simulated). 25 steps: by
-# 2; 100: by 0.45, but a slower machine shows after as many.
+# scatter by 3 percent, a slope learned from one reply has a relative error of 0.9 (simulated). With 25 steps
+# the error is 2; with 100 it is 0.45, but a slowdown of the machine is noticed after 100 steps.
 STEPS_KEPT = 0.98
 REPLY = 64  # assumed steps of a reply. Twice: a slope half as steep moves a conversation
 FORM = 1.0  # version of the numbers that memory() returns
@@ -66,7 +67,7 @@ class MoveCosts:
 
     @property
     def copying_pays(self) -> bool:
-        """True if loading a copy made in idle time beats evaluating the conversation again."""
+        """True if loading a copy made in idle time is faster than evaluating the conversation again."""
         return self.cell_bytes * self.byte_s.value < self.token_s.value
 
     @property
@@ -113,7 +114,7 @@ class MoveCosts:
 
 
 def _are_plausible(moments: Sequence[float]) -> bool:
-    """Return True if observe() can have produced these moments.
+    """Return True if observe() could have produced these moments.
 
     The weight is bounded, the square of the mean is at most the mean of squares, and no sample took longer
     than LONGEST_S.

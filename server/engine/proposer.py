@@ -1,4 +1,4 @@
-"""Interface of the engine to what drafts: drafters on the bus, a model in the lead, lookups, or nothing.
+"""Interface between the engine and sources of guesses: drafters, a model in the lead, lookups, or none.
 
 Called by the engine thread only.
 """
@@ -27,8 +27,8 @@ class Proposal:
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()  # by node: its parent, an earlier node or ROOT
-    sources: tuple[str, ...] = ()  # by node: who guessed it
-    # by node: the distribution that it was sampled from; only for rejection.py
+    sources: tuple[str, ...] = ()  # by node: the source that guessed it
+    # by node: the distribution from which it was sampled; only for rejection.py
     drafted: tuple[Distribution, ...] = ()
     probabilities: tuple[float, ...] = ()  # by node: probability that its whole path is right; descending
 
@@ -64,7 +64,7 @@ NOTHING = Proposal()
 
 @dataclass(frozen=True, slots=True)
 class OpenedSession:
-    """A session to guess for, as a proposer sees it."""
+    """A session for which a proposer makes guesses."""
 
     id: int
     # the engine's own list, which grows; the noise of tokens[i] has the position i + n_dropped
@@ -72,7 +72,7 @@ class OpenedSession:
     sampling: SamplingParams  # the parameters that drafters mirror
     bounds: Speculation
     n_dropped: int = 0
-    # returns its sequence in the target's KV cache, -1 if it has none, and how many tokens that holds
+    # returns its sequence in the target's KV cache (-1: none), and the number of tokens in the sequence
     evaluated: Callable[[], tuple[int, int]] = lambda: (-1, 0)
 
 
@@ -89,7 +89,7 @@ class Ask(NamedTuple):
 
 
 class Upcoming(NamedTuple):
-    """The next step, as known before anybody guesses."""
+    """The next step, as known before guesses are requested."""
 
     n_active: int  # sessions that have a slot, or wait for one
     n_deciding: int = 0  # of these, sessions that draw a token in this step and may have guesses

@@ -3,10 +3,10 @@
 See Leviathan, Kalman, Matias, arXiv:2211.17192, and Chen et al., arXiv:2302.01318. The rule is only for
 synchronous drafting in the lead's own process. It gives the target's distribution under two conditions: each
 guess is a sample of its q, and whether a guess is judged does not depend on its token. A dishonest or
-outdated q breaks the first condition, and so does a greedy guess unless q gives its token all the
-probability. An asynchronous drafter breaks the second: whether its guesses arrive in time depends on how
-drafting went so far, so those that are judged are biased. `verify` needs neither condition, and its text does
-not depend on drafts; here only the distribution of texts does not.
+outdated q breaks the first condition, and so does a greedy guess, unless q gives its token probability 1. An
+asynchronous drafter breaks the second condition: whether its guesses arrive in time depends on earlier
+drafting, so the guesses that are judged are biased. `verify` needs neither condition: with it the text itself
+does not depend on drafts; with this rule only the distribution of texts does not.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def residual(p: Distribution, q: Distribution) -> Floats:
 
 
 def _sample_weighted(p: Distribution, weights: Floats, u: float) -> int:
-    """Return the one of p.ids at which the weights' cumulative fraction passes u, a number in [0, 1)."""
+    """Return the id in p.ids at which the weights' cumulative fraction passes u, a number in [0, 1)."""
     cumulative = np.cumsum(weights)
     at = int(np.searchsorted(cumulative, u * float(cumulative[-1]), side="right"))
     return int(p.ids[min(at, int(np.flatnonzero(weights)[-1]))])

@@ -17,13 +17,13 @@ class Speculation:
     """Settings of a request about drafts; None is the server's default."""
 
     n_max: int | None = None  # maximum drafted tokens verified per step; 0: none
-    n_min: int = 0  # fewer drafted tokens than this are not verified
-    p_min: float = 0.0  # guesses whose path is less probable than this are dropped
-    # "width-stable": all steps have one width, so no bit depends on drafts
+    n_min: int = 0  # minimum drafted tokens per step; if there are fewer, none is verified
+    p_min: float = 0.0  # minimum probability of a guess's path
+    # "width-stable": all steps have equal numbers of rows, so no bit depends on drafts
     exactness: Exactness | None = None
     # use only guesses of these drafters: their ids, or their names without the part after the host
     drafters: frozenset[str] | None = None
-    prediction: tuple[int, ...] = ()  # what the client expects the reply to be
+    prediction: tuple[int, ...] = ()  # the reply that the client expects
     salt: str = ""  # lookups use texts of this salt only
 
 
@@ -43,7 +43,7 @@ class GenerationRequest:
     prompt: Sequence[int]  # token ids, at least one
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None  # None: until the context ends
-    # ids that end the generation; the last Committed event contains the one that did, the text does not
+    # ids that end the generation; the last Committed event contains the ending token, the text does not
     stop_tokens: frozenset[int] = frozenset()
     speculation: Speculation = field(default_factory=Speculation)
     constraint: Callable[[], Constraint] | None = None  # returns a new state of the reply's grammar
@@ -60,9 +60,9 @@ class GenerationRequest:
     # tokens of the reply that were committed before, by another lead or life of this one; not with n_beams
     begun: tuple[int, ...] = ()
     mu: float | None = None  # mirostat's state after `begun`
-    mus: list[float] | None = None  # gets mirostat's state after each new token
+    mus: list[float] | None = None  # list to which mirostat's state after each new token is appended
     precompute: bool = False  # only evaluate the prompt, and only until a reply is requested
-    # with precompute: it waits while replies are generated, and they cancel it only if it has begun
+    # with precompute: wait while replies are generated, which cancel it only if it has begun
     patient: bool = False
     tenant: str = ""  # the tenant whose share of the slots it takes (tenants.py)
     logprobs_of: tuple[int, ...] = ()

@@ -27,10 +27,10 @@ WORTH_SAVING = 64
 LONG = 512
 """Minimum new tokens of a prompt for which conversations leave while the cost of leaving is not known."""
 SHARE_NEW = 8
-"""A conversation is written again once one part in this number of it is new.
+"""A conversation is written again once this fraction of it, 1/N, is new.
 
-So at most 8 times its size is written in all, and an eighth is lost in a crash. With 4, it is 4 times and a
-quarter; with 16, it is 16 times and a sixteenth.
+So at most 8 times its size is written in all, and an eighth is lost in a crash. With 4: 4 times and a
+quarter; with 16: 16 times and a sixteenth.
 """
 LATER: Literal["later"] = "later"
 
@@ -62,7 +62,7 @@ class Residence:
 
         Args:
             snapshots: The tiers.
-            memory: Costs that an earlier process gave to its `keep`; anything else is ignored.
+            memory: Costs that an earlier process passed to its `keep`; invalid values are ignored.
             keep: Stores learned costs for the next process.
         """
         self.snapshots, self._keep = snapshots, keep or self._keep
@@ -167,7 +167,7 @@ class Residence:
         return reuse
 
     def evict(self) -> bool:
-        """Save the idle conversation of least value and empty its sequence; return False if there is none."""
+        """Save the idle conversation of lowest worth, and empty its sequence; False if there is none."""
         evicted = self.cache.evict()
         if evicted is None:
             return False
@@ -185,7 +185,7 @@ class Residence:
     def restore(self, seq: int, tokens: list[int], data: bytes, salt: str) -> None:
         """Load a state into an idle sequence; the KV cache must be large enough.
 
-        The sequence's conversation is saved first, and so is any that has to make room.
+        The sequence's conversation, and any that must make room, are saved first.
 
         Raises:
             ValueError: The sequence is busy.
@@ -207,7 +207,7 @@ class Residence:
 
         Args:
             timeout_s: Maximum seconds to wait.
-            copied: Set it if the model is stuck, so that it cannot give states.
+            copied: True if the model is stuck and cannot provide states.
         """
         self._keep(self.move_costs.memory())
         self.snapshots.at_work(False)

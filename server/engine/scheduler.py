@@ -36,7 +36,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Work:
-    """Rows for one session: its next n_pending tokens and, if these are all pending ones, n_draft guesses."""
+    """Rows for one session: its next n_pending tokens and, if all pending tokens fit, n_draft guesses."""
 
     session: Session
     n_pending: int
@@ -95,7 +95,7 @@ def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_reported: int) -> l
 
     Args:
         prompts: Sessions in prefill, in order of admission.
-        n_rows: Maximum rows in all.
+        n_rows: Maximum rows of all prompts.
         n_reported: Maximum rows of a session whose prompt's logprobs are reported, since these need logits.
     """
     works: list[Work] = []
@@ -120,9 +120,9 @@ def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_reported: int) -> l
 def _draft_max(session: Session, limits: Limits) -> int:
     """Return the maximum guesses for the session.
 
-    No guess is made for a position beyond the last token that may be committed. Where a wrong guess makes all
-    rows be evaluated again (limits.again), none is made if these rows are many, or end in a picture, since no
-    saved state covers that.
+    No guess is made for a position after the last token that may be committed. If a wrong guess means that
+    all rows are evaluated again (limits.again), there are no guesses if these rows are many, or if they end
+    in a picture, which no saved state covers.
     """
     asked, most = session.request.speculation, limits.draft_max
     if asked.n_max is not None:

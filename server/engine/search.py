@@ -19,9 +19,9 @@ class _Search:
     """A running beam search."""
 
     beams: BeamSearch
-    seqs: list[int]  # for each live beam, the sequence with the prompt and all of its tokens but the last
-    free: dict[int, int]  # sequences without a beam, and the prompt tokens that each holds: all or 0
-    further: list[int]  # sequences of other conversations' slots that this search uses
+    seqs: list[int]  # by live beam: the sequence with the prompt and all tokens of the beam except the last
+    free: dict[int, int]  # by sequence without a beam: number of prompt tokens in it, all or 0
+    further: list[int]  # sequences borrowed from other conversations' slots
     n_decided: int = 0  # committed tokens
 
 
@@ -47,7 +47,7 @@ class Searches:
             raise FieldError("n_beams", "context_shift does not work with beams: leave one of them out")
 
     def n_conversations(self, request: GenerationRequest) -> int:
-        """Return the number of conversations whose sequences the request needs, its own included."""
+        """Return how many conversations' sequences the request needs, including its own."""
         return -(-request.n_beams // self._sequences.most_leaves)
 
     def begin(self, session: Session, further: list[int]) -> None:
@@ -106,7 +106,7 @@ class Searches:
         return committed if tokens else None, ending if search.beams.done else None
 
     def end(self, session: Session) -> list[int]:
-        """Forget the session's search, if it has one, and return the sequences to empty.
+        """Forget the session's search, if there is one, and return the sequences that must be emptied.
 
         The session's own sequence still holds the evaluated part of the prompt.
         """
@@ -115,7 +115,7 @@ class Searches:
         return search.further if search else []
 
     def _move_beams(self, search: _Search, n_prompt: int, n_used: int, parents: list[int]) -> None:
-        """Give each new live beam a sequence that holds its first n_used tokens, all but the last one.
+        """Give each new live beam a sequence with its first n_used tokens, that is, all except the last.
 
         Args:
             search: The search.

@@ -1,8 +1,8 @@
 """Lay out sessions' rows in the KV cache: each session has a sequence, and a shadow for each further leaf.
 
-A shadow is a sequence that shares the cells of its session's sequence, so it needs none of its own. Before a
-step only the positions that it lacks are copied. Conversations that begin with the same tokens share cells
-too. Where sequences cannot be trimmed, there are checkpoints instead of shadows.
+A shadow is a sequence that shares the cells of its session's sequence, so it needs no cells itself. Before a
+step, only the positions that it lacks are copied. Conversations that begin with equal tokens share cells too.
+If sequences cannot be trimmed, there are checkpoints instead of shadows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RowLayout(NamedTuple):
     tree: Branches | None  # leaves of its proposal; None if only the session's own sequence got rows
     n_rows: int  # rows after the pending tokens
     n_pad: int  # how many of these rows are padding
-    n_shadows: int  # number of shadows that got the pending tokens too
+    n_shadows: int  # number of shadows that also got the pending tokens
 
 
 NO_LAYOUT = RowLayout(None, 0, 0, 0)
@@ -41,8 +41,8 @@ class Sequences:
         """Divide the backend's sequences among slots.
 
         A tree of guesses with `leaves` leaves needs as many sequences per slot. A backend that can copy but
-        not trim sequences needs further ones, for checkpoints: one per slot for the state before guesses,
-        and one for the state near the end of a prompt.
+        not trim sequences also needs sequences for checkpoints: one per slot for the state before guesses,
+        and one per slot for the state near the end of a prompt.
         """
         self._backend = backend
         branching = backend.can_trim and backend.can_share and backend.n_seqs >= n_slots * leaves
@@ -93,8 +93,8 @@ class Sequences:
             session: The session.
             proposal: Its guesses.
             n_pad: Number of padding rows.
-            wide: Give rows to all shadow sequences, those for further leaves of a tree of guesses. So all
-                steps with this number of rows can share a recorded GPU graph.
+            wide: True: give rows to all shadow sequences, so that all steps with this number of rows can
+                share a recorded GPU graph.
         """
         rows, n = session.tokens[session.n_kv :], len(proposal.tokens)
         if len(rows) == 1 and not (n or n_pad or wide):
@@ -164,7 +164,7 @@ class Sequences:
         self._free_shadows(seq)
 
     def owns(self, seq: int, start: int) -> bool:
-        """Return True if no other conversation may share this one's cells at positions >= start."""
+        """Return True if no other conversation can share cells of `seq` at positions >= start."""
         return self._shared[seq] <= start
 
     def shift(self, seq: int, start: int, end: int) -> None:
@@ -174,7 +174,7 @@ class Sequences:
         self._shared[seq] = min(self._shared[seq], start)
 
     def claim(self, seq: int) -> list[int]:
-        """Return a conversation's sequence and its shadows, to be used in any way until trim() is called."""
+        """Return a conversation's sequence and its shadows, for any use until trim() is called."""
         return [seq, *self._shadows_of(seq)]
 
     def _free_shadows(self, seq: int) -> None:

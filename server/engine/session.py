@@ -20,8 +20,8 @@ NO_SEQ = -1
 class Session:
     """One generation. The first n_kv of its tokens are in the KV sequence `seq`.
 
-    A decoding session has one pending token, the last committed one, and before it n_again tokens that are
-    evaluated again after a wrong guess (checkpoints.py). A session in prefill has more.
+    A decoding session has one pending token (the last committed token), and before it n_again tokens that are
+    evaluated again after a wrong guess (checkpoints.py). A session in prefill has more pending tokens.
     """
 
     id: int
@@ -37,7 +37,7 @@ class Session:
     checkpoint_at: int = (
         0  # number of prompt tokens after which the state is kept (checkpoints.py); 0: not kept
     )
-    n_intact: int | None = None  # leading cells equal to those that evaluating `tokens` gives; None: all
+    n_intact: int | None = None  # leading cells that equal freshly evaluated ones; None: all
     n_rows: int = 1  # rows of a decoding step without guesses; more than 1 only for beam searches
     n_extra: int = 0  # cells beyond the first n_kv; above 0 only for beam searches
     drafts: bool = False  # the proposer knows the session
@@ -45,18 +45,18 @@ class Session:
     drops: list[tuple[int, list[int]]] = field(default_factory=list[tuple[int, list[int]]])
     # committed tokens that follow `tokens` during a replay (rewind()), to be evaluated again
     ahead: list[int] = field(default_factory=list[int])
-    # rows of each step that evaluates tokens of request.begun, so that the step is as wide as the one that
-    # committed them; 0: any number
+    # rows of each step that evaluates tokens of request.begun again, equal to the step that committed them;
+    # 0: any number
     stride: int = 0
     n_cached: int = 0
     admitted_at: float | None = None
     first_at: float = 0.0
     last_at: float = 0.0
-    undrafted_s: float = 0.0  # estimated seconds from first to last token, had nobody drafted
+    undrafted_s: float = 0.0  # estimated seconds from first to last token without drafts
     n_steps: int = 0
     accepted_per_step: list[int] = field(default_factory=list[int])
     drafters: dict[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
-    _rewound: tuple[int, list[int]] | None = None  # drops to repeat, and what `tokens` is after them
+    _rewound: tuple[int, list[int]] | None = None  # drops to repeat, and `tokens` after them
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
@@ -118,7 +118,7 @@ class Session:
 
     @property
     def decodes(self) -> bool:
-        """True if only one token is pending, besides those to evaluate again: the session generates."""
+        """True if the session generates: one token is pending, besides tokens to evaluate again."""
         return self.n_pending == 1 + self.n_again
 
     def evaluated(self, n: int) -> None:
@@ -133,7 +133,7 @@ class Session:
 
     @property
     def strides(self) -> bool:
-        """True if the next rows are of tokens committed earlier, which are evaluated `stride` in a step.
+        """True if the next rows are tokens committed earlier, of which each step evaluates `stride`.
 
         So their logits are computed in batches of the same size as when the tokens were generated.
         """
@@ -158,7 +158,7 @@ class Session:
 
     @property
     def position(self) -> int:
-        """Return the next token's position, dropped tokens included: it selects the noise to draw with."""
+        """Return the next token's position, counting dropped tokens; it selects the noise of the draw."""
         return len(self.tokens) + self.n_dropped
 
     @property
@@ -203,7 +203,7 @@ class Session:
             self.drafters[source] = self.drafters.get(source, DrafterCount()) + count
 
     def end_reason(self) -> FinishReason | None:
-        """Return why the session has ended with the latest commit, None if it goes on."""
+        """Return why the latest commit ended the session, None if it continues."""
         if self.tokens[-1] in self.request.stop_tokens:
             return "stop"
         goes_on = self.request.n_keep is not None and self.n_generated != self.request.max_tokens

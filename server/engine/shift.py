@@ -1,9 +1,9 @@
 """Make room for a reply that outgrows its context: drop tokens in the middle, and update the KV cache.
 
-Where the backend can shift, the cells after the gap are moved, which costs nothing; they still depend on the
-dropped tokens. Elsewhere the remaining tokens are evaluated again. The text depends neither on drafts nor on
-other sessions. Cells that another conversation shares cannot be moved, so they are evaluated again first. A
-session that lost its moved cells repeats everything from its first drop (Session.rewind).
+If the backend can shift, the cells after the gap are moved, which costs nothing, although they still depend
+on the dropped tokens. Otherwise the remaining tokens are evaluated again. The text depends neither on drafts
+nor on other sessions. Cells that another conversation shares cannot be moved, so they are first evaluated
+again. A session that lost its moved cells repeats everything from its first drop (Session.rewind).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from server.llama.backend import Backend
 def shift(session: Session, sequences: Sequences, backend: Backend) -> bool:
     """Make room in a full session, which has one pending token; return True if it has room now.
 
-    If False, more of its tokens are pending: they have to be evaluated again before the next call. Sets n_kv
-    and n_intact.
+    If False, more of its tokens are pending and must be evaluated again before the next call. Sets n_kv and
+    n_intact.
     """
     start, end = session.next_drop()
     if not (backend.can_shift and backend.can_trim):

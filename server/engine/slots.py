@@ -37,7 +37,7 @@ class SlotTask:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place for one reply."""
+    """A slot, which generates one reply at a time."""
 
     id: int
     busy: bool
@@ -67,7 +67,7 @@ class Slots:
 
         Args:
             id: Id of the slot.
-            salt: Salt of the conversation; one of another salt is refused.
+            salt: Salt of the conversation; a conversation with another salt is refused.
 
         Raises:
             NotFoundError, SlotBusyError, InvalidRequestError, BackendError.

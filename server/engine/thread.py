@@ -41,8 +41,9 @@ T = TypeVar("T")
 
 IDLE_S = 0.1  # seconds between steps of an idle engine, which notice drafters that joined or left
 # Seconds after the last reply until an idle engine copies conversations, and between two such pieces of work.
-# It pauses longer, as long as the latest piece took, since a request that comes meanwhile waits for it. Half:
-# a client that asks again after 10 ms waits for a copy; twice: 16 conversations are copied in 0.6 s, not 0.3.
+# A pause lasts at least as long as the latest piece, because a request that comes meanwhile waits for it.
+# Half: a client that asks again after 10 ms waits for a copy; twice: 16 conversations are copied in 0.6 s,
+# not 0.3.
 PAUSE_S = 0.02
 MOST_PAUSE_S = 60.0  # maximum seconds between failed steps without a request; the pause doubles each time
 # Seconds between hand-overs of tokens to the event loop; the key is True if a GPU decodes. On a CPU the loop
@@ -190,7 +191,7 @@ class EngineThread:
             generation.cancel()
 
     def abandon(self, error: DuoError) -> None:
-        """Fail all generations without the help of the engine's thread, which is stuck. Idempotent."""
+        """Fail all generations without the engine's thread, which is stuck. Idempotent."""
         self.drain()
         self._deliver_events([(id, Failed(error)) for id in self._generations])
 
@@ -209,7 +210,7 @@ class EngineThread:
         self.watchdog.check(bool(self._generations))
 
     def stuck(self) -> str | None:
-        """Return a message if there is work but no step has finished for long, else None."""
+        """Return a message if there is work but no step has finished for a long time, else None."""
         return self.watchdog.warning
 
     def lost(self) -> LostModelError | None:

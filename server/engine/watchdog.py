@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-# Seconds without a finished step until health tells. Half: slow steps look stuck; twice: it is told late.
+# Seconds without a finished step until /health reports it. Half: slow steps look stuck; twice: late reports.
 STEP_STUCK_S = 60.0
 MAX_CHECK_S = 1.0  # maximum seconds that count between two checks: a process that was suspended is not stuck
 

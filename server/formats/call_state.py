@@ -55,7 +55,7 @@ class ArgumentReader(ABC):
         self.begun = begun
         self.pieces.append(begun)
 
-    def _tell_arguments(self, text: str) -> None:
+    def _emit_arguments(self, text: str) -> None:
         assert self.begun
         self.n_emitted += len(text)
         self.pieces.append(Arguments(self.begun.index, text))
@@ -67,6 +67,6 @@ def new_call_id(index: int) -> str:
 
 
 def after_blank(text: str, at: int = 0) -> int:
-    """Return the index behind the white space that begins at `at`; `at` if there is none."""
+    """Return the index after the white space that begins at `at`; `at` if there is none."""
     blank = _BLANK.match(text, at)
     return blank.end() if blank else at

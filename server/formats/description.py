@@ -1,7 +1,7 @@
 """Describe, as data, how a model writes thoughts, tool calls and channels. Pure.
 
 A pattern is text as the model writes it, with slots in it. White space in a pattern matches any amount of
-white space, including none; the sign · marks a place where white space may stand though it seldom does.
+white space, including none. The sign · also matches any amount, but nothing is written for it.
 
 Text between ⟦ and ⟧ is optional; if it contains an id slot, it is not written when a call has no id.
 
@@ -10,7 +10,7 @@ Slots of a call:  ⟨name⟩ of the function · ⟨id⟩ that the model gives ·
   its arguments, one of:
   ⟨object⟩      name and arguments in one JSON object, under the keys of `members`
   ⟨json⟩        an object in JSON
-  ⟨parameters⟩  each as `parameter` says
+  ⟨parameters⟩  each in the pattern `parameter`
   ⟨python⟩      key=value, … in Python
   ⟨gemma⟩       {key:value, …}, strings between <|"|>
 Slots of a parameter: ⟨key⟩ · ⟨string⟩, whether the value is a string: true or false · ⟨type⟩, its JSON type
@@ -79,14 +79,14 @@ class Calls:
 
     @cached_property
     def _around_arguments(self) -> list[str]:
-        """Return the parts of `call` before and behind its arguments."""
+        """Return the parts of `call` before and after its arguments."""
         return self.call.split(f"⟨{self.arguments}⟩")
 
     @cached_property
     def opening(self) -> re.Pattern[str]:
         """Return an expression for all text before the arguments of the first call.
 
-        The text that opens a list of calls (`open`) may be missing if each call begins with text of its own.
+        The text that opens a list of calls (`open`) is optional if each call has an opening text too.
         """
         own = words(self._around_arguments[0])
         opens = r"\s*".join(map(re.escape, words(self.open)))
@@ -135,20 +135,20 @@ class Calls:
 
     @cached_property
     def behind_value(self) -> tuple[str, ...]:
-        """Return the texts that may follow a value: those of another parameter, or of the arguments' end.
+        """Return the texts that may follow a value: the start of another parameter, or the arguments' end.
 
-        If none follows, the tag that ends values is a part of the value.
+        If none of them follows a tag that looks like a value's end, the tag is part of the value.
         """
         return words(self.parameter)[0], *self.follow[:1]
 
     @cached_property
     def key(self) -> re.Pattern[str]:
-        """Match a parameter up to its value, and one line break before the value if the pattern has one."""
+        """Match a parameter up to its value, including any line break that the pattern has there."""
         head = re.split(_VALUE, self.parameter)[0]
         return re.compile(pattern(head.rstrip("\n")) + ("\n?" if head.endswith("\n") else ""))
 
     def key_among(self, names: Sequence[str]) -> re.Pattern[str]:
-        """Return the pattern of `key`, extended to match these names too, whatever characters they have."""
+        """Return the pattern of `key`, extended to match also these names, whatever their characters."""
         if not names:
             return self.key
         known = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
@@ -156,7 +156,7 @@ class Calls:
 
     @cached_property
     def value_end(self) -> tuple[str, bool]:
-        """Return the text that ends a value, and True if a line break before that text belongs to it.
+        """Return the text that ends a value, and True if a preceding line break belongs to this text.
 
         The text may contain the slot ⟨key⟩.
         """
@@ -213,7 +213,7 @@ class Family:
     """A family of models that write thoughts and calls in the same way."""
 
     name: str
-    # texts that all chat templates of the family contain; of a tuple of texts, at least one
+    # texts that every chat template of the family contains; a tuple means at least one of its texts
     signs: tuple[str | tuple[str, ...], ...]
     thoughts: Thoughts | None = None
     calls: Calls | None = None
@@ -228,7 +228,7 @@ class Family:
 
 
 def tokens_in(text: str) -> list[str]:
-    """Split fixed text into pieces that may be control tokens, and the texts between these."""
+    """Split fixed text into possible control tokens and the texts between them."""
     return [piece for piece in _TOKENS.split(text) if piece]
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 
 from server.formats.reading import MessageReader
-from server.text.form import Form
 from server.text.guard import GUARD
 from server.text.message import Arguments, CallStart, Content, Message, Piece, folded
+from server.text.reply_format import ReplyFormat
 
 
-def extent(text: str, form: Form, message: Message) -> int | None:
+def extent(text: str, form: ReplyFormat, message: Message) -> int | None:
     """Return the length of the shortest beginning of a guarded text that reads as the whole message.
 
-    Calls, thoughts and content must be those of the message, except for white space around them. Guards do
-    not count. None if no beginning of the text spells the message.
+    Calls, thoughts and content must equal the message's, except for white space around them. Guards do not
+    count towards the length. Return None if no beginning of the text spells the message.
     """
     reader, pieces = MessageReader(form), list[Piece]()
     content = message.content.lstrip()

@@ -310,8 +310,8 @@ def family_of(source: str) -> Family:
     """Return the first family whose signs the template has, UNKNOWN if none fits.
 
     Families with the most specific signs come first, since templates mention words of other families. If the
-    family's thoughts only begin replies, they are replaced by the first markers of thoughts that the template
-    mentions: the family's own, else another family's, else none.
+    family's thoughts occur only at the beginning of replies, its thought markers are replaced by the first
+    ones that the template contains: the family's own, else another family's, else none.
     """
     found = next((family for family in FAMILIES if family.fits(source)), UNKNOWN)
     if found.thoughts and found.thoughts.anywhere:

@@ -16,7 +16,7 @@ from server.formats.jsonscan import ValueScanner
 from server.text.guard import unguarded
 from server.text.message import CallStart
 
-_KEY = re.compile(r'("(?:[^"\\]|\\.)*")\s*(\S)', re.DOTALL)  # a key, and what is there for its colon
+_KEY = re.compile(r'("(?:[^"\\]|\\.)*")\s*(\S)', re.DOTALL)  # a key, and the next character (a colon?)
 NAMING_KEYS = frozenset({"name", "function", "tool_name"})
 ID_KEYS = frozenset({"id", "tool_call_id"})
 _SHORT_KEYS = NAMING_KEYS | ID_KEYS | {"type"}
@@ -71,7 +71,7 @@ class JsonCallReader(ArgumentReader):
         return at
 
     def named(self, begun: CallStart) -> None:
-        """Announce a call whose name stood outside this text, so that only arguments follow."""
+        """Announce a call whose name came from elsewhere, so that this text has only arguments."""
         self._announce(begun)
         self._key = "arguments"
         self._step = self._begin_value
@@ -87,9 +87,9 @@ class JsonCallReader(ArgumentReader):
         return at + 1
 
     def _read_member(self, text: str, at: int) -> int | None:
-        """Read one of: a comma, the end of an object, or a key with the colon behind it.
+        """Read a comma, the end of an object, or a key with its colon.
 
-        Return the index behind it; None if the text ends too early, or if none of these is there.
+        Return the index after it. Return None if the text ends too early, or if it has something else here.
         """
         if text[at] == "}":
             self._nesting -= 1
@@ -125,7 +125,7 @@ class JsonCallReader(ArgumentReader):
         assert self._value is not None
         end = self._value.scan(text, at)
         if self._streams and end > at:
-            self._tell_arguments(text[at:end])
+            self._emit_arguments(text[at:end])
         if not self.begun and self._key in _SHORT_KEYS and end - self._value_from > MAX_MARKUP_HEAD:
             self.state = CallState.FAILED
             return None
@@ -148,7 +148,7 @@ class JsonCallReader(ArgumentReader):
         if self._is_arguments:
             arguments = _as_object(value)
             if self.begun:
-                self._tell_arguments(arguments)
+                self._emit_arguments(arguments)
             else:
                 self._early = arguments
             return
@@ -158,22 +158,22 @@ class JsonCallReader(ArgumentReader):
         elif self._key in NAMING_KEYS and not self._name:
             self._name = text if value.startswith('"') else ""
             if not self._id_last:
-                self._tell_name()
+                self._emit_name()
 
-    def _tell_name(self) -> None:
+    def _emit_name(self) -> None:
         begun = self._begin(self._name, self._id) if self._name else None
         if begun is None:
             self.state = CallState.FAILED
             return
         self._announce(begun)
         if self._early:
-            self._tell_arguments(self._early)
+            self._emit_arguments(self._early)
 
     def _end_object(self) -> None:
         if not self.begun and self._id_last:
-            self._tell_name()
+            self._emit_name()
         if self.begun and not self.n_emitted:
-            self._tell_arguments("{}")
+            self._emit_arguments("{}")
         self.state = CallState.DONE if self.begun else CallState.FAILED
 
 

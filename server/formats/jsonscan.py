@@ -23,11 +23,11 @@ class ValueScanner:
         self._next: re.Pattern[str] | None = None
 
     def scan(self, text: str, at: int) -> int:
-        """Scan on from `at`, and return the value's end, or the text's end while it is not `done`.
+        """Scan on from `at`; return the value's end if `done`, else the text's end.
 
         Args:
             text: The text so far.
-            at: Where the last scan ended; for the first scan, where the value begins, behind white space.
+            at: Where the last scan ended; for the first scan, the value's first character.
         """
         while at < len(text) and not self.done:
             if self._next is None:

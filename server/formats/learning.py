@@ -1,4 +1,4 @@
-"""Learn how a model writes calls by rendering a made-up one with its chat template. Pure.
+"""Learn how a model writes calls by rendering a made-up call with its chat template. Pure.
 
 Used for templates that no described family fits. The template renders one turn with one call, and one with
 two calls. The text around the known name, keys and values is the pattern of a call. The text outside the
@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, cast
 from server.formats.description import Calls, Family, Thoughts
 from server.formats.json_call import ARGUMENTS_KEYS, NAMING_KEYS
 from server.formats.reading import MessageReader
-from server.text.form import Form
 from server.text.message import folded
+from server.text.reply_format import ReplyFormat
 
 Render: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], str]
 """Renders messages, without the beginning of a next reply. May raise anything: a template is foreign code."""
@@ -32,11 +32,11 @@ PROBE_TOOLS = (
 )
 _PLAIN, _THOUGHT = "PROBED TEXT", "PROBED THOUGHT"
 _SIGNS = "<[{(|`"
-"""Characters of which a marker must contain one; otherwise a word of plain text would begin a call."""
+"""A marker must contain one of these characters; otherwise a word of plain text could begin a call."""
 
 
 def learned(family: Family, render: Render) -> Family:
-    """Return the family with calls and thoughts as the template writes them, if its output shows how."""
+    """Return the family, with calls and thoughts replaced by those that the template's output shows."""
     before, after = _text_around_reply(render)
     thoughts = family.thoughts or _learn_thoughts(render)
     for as_text in (False, True):
@@ -93,7 +93,7 @@ def _common_beginning(text: str, other: str) -> str:
 
 
 def _text_after(text: str, before: str) -> str:
-    """Return `text` from where it departs from `before`; a marker that they share in part is included."""
+    """Return `text` from where it differs from `before`, including a marker that they share in part."""
     n = len(_common_beginning(text, before))
     marker = text.rfind("<", 0, n)
     return text[marker if marker > text.rfind(">", 0, n) else n :]
@@ -104,7 +104,7 @@ def _is_marker(text: str) -> bool:
 
 
 def _learn_calls(one: str, two: str) -> Calls | None:
-    """Return the pattern of calls, from turns with one call and with two; None if they do not show it."""
+    """Return the pattern of calls, found in a turn with one call and a turn with two; None if not found."""
     core = _object_call(one) or _named_call(one)
     if core is None or one.count(core.text) != 1 or two.count(core.text) != 2:
         return None
@@ -192,7 +192,7 @@ def _tagged_call(text: str) -> _Core | None:
 
 def _reads_back(calls: Calls, text: str, n: int) -> bool:
     """Return True if a reader that knows these calls finds exactly n calls in the text."""
-    reader = MessageReader(Form(calls=calls, functions={_NAME: _SCHEMA}))
+    reader = MessageReader(ReplyFormat(calls=calls, functions={_NAME: _SCHEMA}))
     message = folded([*reader.feed(text), *reader.end()])
     told = [(call.name, json.loads(call.arguments)) for call in message.calls]
     return told == [(_NAME, _ARGUMENTS)] * n and not message.content.strip()

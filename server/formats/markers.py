@@ -10,7 +10,7 @@ from server.formats.description import is_token, tokens_in
 
 
 class MarkerFound(NamedTuple):
-    """The place where a marker was found, or where one may be forming."""
+    """The index where a marker was found, or where one may be forming."""
 
     at: int  # the text before this index contains no marker
     marker: str  # the marker that begins there; "" if there is none, or none that is complete yet

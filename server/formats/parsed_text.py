@@ -13,7 +13,7 @@ from server.text.stops import StopStrings
 
 
 class ParsedText:
-    """Base of MessageReader: the text read so far, and the pieces emitted. Positions count guards."""
+    """Base of MessageReader: the text read so far, and the pieces emitted. Positions include guards."""
 
     def __init__(self, stops: Sequence[str], n_indent: int, *, plain: bool) -> None:
         """Begin a reply.
@@ -25,7 +25,7 @@ class ParsedText:
             plain: True if all of the text is content.
         """
         self.n_parsed = 0  # characters whose meaning is certain
-        self.n_thought = 0  # index behind the thoughts and their markers
+        self.n_thought = 0  # index after the thoughts and their markers
         self.outdented = False  # the reply ended at a line with too little indentation
         self.content = ContentSpans(plain=plain)  # which characters are content
         self._stops = StopStrings(stops)
@@ -52,7 +52,7 @@ class ParsedText:
         self._n_plain = max(0, self._n_plain - n)
         self.n_parsed += n
 
-    def _tell_content(self, n: int) -> None:
+    def _emit_content(self, n: int) -> None:
         text = self._buffer[:n]
         if text and self.may_stop:
             text, self.outdented = self._indentation.feed(text)
@@ -62,7 +62,7 @@ class ParsedText:
             self._drop(len(text))
 
     def _emit_up_to(self, n: int, *, marker: bool, keeps_blank: bool) -> None:
-        """Emit the first n characters as content, up to a stop string that is there or may still form.
+        """Emit the first n characters as content, up to a stop string that is complete or may still form.
 
         Args:
             n: Number of characters that are certainly content.
@@ -73,11 +73,11 @@ class ParsedText:
         n = self._stops.n_emittable(text, whole=marker or self._ended)
         if not self.stopped and not keeps_blank:
             n = min(n, len(text.rstrip()))
-        self._tell_content(n)
+        self._emit_content(n)
         if self.stopped:
             self._buffer = ""
 
-    def _tell_thought(self, n: int) -> None:
+    def _emit_thought(self, n: int) -> None:
         if n:
             self._pieces.append(Reasoning(self._buffer[:n]))
             self._drop_thought(n)

@@ -11,7 +11,7 @@ from server.text.message import CallStart
 
 
 def reader_of(calls: Calls, begun: CallStart, schema: Schema) -> ArgumentReader:
-    """Return a reader of the arguments behind a call's name.
+    """Return a reader of the arguments that follow a call's name.
 
     Args:
         calls: How the model writes calls; those that are whole JSON objects (⟨object⟩) have another reader.

@@ -16,19 +16,19 @@ from server.formats.json_call import JsonCallReader
 from server.formats.markers import Markers
 from server.formats.parsed_text import ParsedText
 from server.formats.reader_choice import reader_of
-from server.text.form import Form
 from server.text.message import CallStart, Piece
+from server.text.reply_format import ReplyFormat
 
 _NOTHING = Thoughts("", "")
 _NO_CALLS = Calls("⟨object⟩")
 
 
 class MessageReader(ParsedText):
-    """Reads one reply. Text with a guard in it (see guard.py) is never a marker; positions count guards."""
+    """Reads one reply. Text with a guard in it (see guard.py) is never a marker; positions include guards."""
 
     def __init__(
         self,
-        form: Form,
+        form: ReplyFormat,
         call_id: Callable[[int], str] = new_call_id,
         *,
         stops: Sequence[str] = (),
@@ -38,7 +38,7 @@ class MessageReader(ParsedText):
 
         Args:
             form: How to read the reply.
-            call_id: Returns an id for the call of this number, if the model gives none.
+            call_id: Given a call's number, returns its id, if the model gives none.
             stops: Strings in the content that end the reply; neither they nor what follows is emitted.
             n_indent: Minimum indentation, in spaces, of later lines of content; less ends the reply.
         """
@@ -66,7 +66,7 @@ class MessageReader(ParsedText):
 
     def _first_step(self) -> Callable[[], bool]:
         if self.form.thoughts and self.form.thinking:
-            return self._read_thoughts if self.form.amid else self._think_first
+            return self._read_thoughts if self.form.in_thoughts else self._think_first
         return self._begin_reply if self.form.headed else self._read_header
 
     def feed(self, text: str) -> list[Piece]:
@@ -92,7 +92,7 @@ class MessageReader(ParsedText):
         return False
 
     def _begin_reply(self) -> bool:
-        """Read the beginning of a reply, which decides if thoughts come first. Drop a lone closing marker."""
+        """Read the beginning of a reply to see if thoughts come first. Drop a lone closing marker."""
         thoughts = self.form.thoughts
         if thoughts is None:
             return self._begin_answer()
@@ -117,7 +117,7 @@ class MessageReader(ParsedText):
         """Read thoughts up to their end, without the white space before it."""
         found = self._in_thoughts.first(self._buffer, ended=self._ended)
         n = len(self._buffer[: found.at].rstrip())
-        self._tell_thought(n)
+        self._emit_thought(n)
         if found.marker:
             self._end_thought(found.marker)
             return True
@@ -126,7 +126,7 @@ class MessageReader(ParsedText):
         return False
 
     def _end_thought(self, marker: str) -> None:
-        """Leave the thoughts at a marker: the one that closes them, or a call's."""
+        """End the thoughts at a marker, either their closing marker or the marker of a call."""
         n_blank, channels = after_blank(self._buffer), self.form.channels
         if marker in self._calls.markers and not channels:
             self._blank = n_blank
@@ -197,7 +197,7 @@ class MessageReader(ParsedText):
         return bool(found.marker) and self._act_on_marker(found.marker)
 
     def _read_header(self) -> bool:
-        """Read a message's header. Drop a header that breaks off; count one that is too long as content."""
+        """Read a message's header. Drop an unfinished header; treat an overlong header as content."""
         channels = self.form.channels
         assert channels
         at = after_blank(self._buffer)
@@ -209,8 +209,8 @@ class MessageReader(ParsedText):
                 return False
             if self._ended and (begun or channels.may_begin_header(self._buffer)):
                 return self._drop_rest()
-            if begun:  # emit its marker as text, too, since the marker would begin the same header again
-                self._tell_content(at)
+            if begun:  # emit the marker as text too; otherwise it would begin the same header again
+                self._emit_content(at)
             self._step = self._read_content
             return bool(self._buffer)
         header = self._buffer[at:end]
@@ -298,7 +298,7 @@ class MessageReader(ParsedText):
 
     def _no_call_in_thoughts(self) -> bool:
         self._in_content = self._before_call
-        self._tell_thought(self._n_marker)
+        self._emit_thought(self._n_marker)
         self._within, self._step = False, self._read_thoughts
         return True
 
@@ -333,7 +333,7 @@ class MessageReader(ParsedText):
         return True
 
     def _skip_marker(self, marker: str) -> bool:
-        """Skip a marker behind a call, and expect another call if the marker separates calls."""
+        """Skip a marker after a call, and expect another call if the marker separates calls."""
         self._drop(len(marker))
         closes = self._calls.close.split()
         self._within = self._within and not (closes and marker == closes[-1])
@@ -343,6 +343,6 @@ class MessageReader(ParsedText):
         return True
 
     def _drop_rest(self) -> bool:
-        """Drop the rest of the text: what follows the reply's end, or a call that breaks off too early."""
+        """Drop the rest of the text: text after the reply's end, or a call that breaks off too early."""
         self._drop(len(self._buffer))
         return False

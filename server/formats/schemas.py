@@ -14,7 +14,7 @@ _DEFINITIONS = ("$defs", "definitions")
 _CHOICES = ("anyOf", "oneOf")
 _NUMBERS = frozenset({"integer", "number"})
 _MOST_ALTERNATIVES = 256
-"""Maximum steps to take a schema apart; nested choices could otherwise go on forever."""
+"""Maximum steps for splitting a schema; nested choices could otherwise take forever."""
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
@@ -33,7 +33,7 @@ def limited(schema: Schema, types: Sequence[str]) -> Schema:
 
 
 def alternatives(schema: Schema) -> Sequence[Schema]:
-    """Return alternative schemas that together equal this one, each with `enum` or one `type` if known."""
+    """Split a schema into alternatives that together equal it, each with `enum` or one `type` if known."""
     found = list[Schema]()
     pending: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())]
     for _ in range(_MOST_ALTERNATIVES):
@@ -133,7 +133,7 @@ def _definition_of(reference: str, root: Schema) -> Schema | None:
 
 
 def _intersection(one: Schema, other: Schema) -> Schema:
-    """Return a schema that requires both schemas; keywords in conflict stay apart in `allOf`."""
+    """Return a schema that requires both schemas; conflicting keywords are put into `allOf`."""
     joined = {**other, **one}
     if "type" in one and "type" in other:
         joined["type"] = _common_types(_type_names(one), _type_names(other))

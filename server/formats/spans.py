@@ -24,7 +24,7 @@ class ContentSpans:
         return self._span_at(start, end) is not None
 
     def part(self, start: int, end: int) -> tuple[int, int]:
-        """Return the part of the range `start` to `end` that is content; some of the range must be."""
+        """Return the part of the range `start` to `end` that is content; at least one character must be."""
         first, last = self._span_at(start, end) or (start, start)
         return max(start, first), min(end, last)
 

@@ -22,7 +22,7 @@ _MAYBE = re.compile(r"⟦([^⟧]*)⟧")
 
 
 def written(calls: Sequence[Mapping[str, Any]], syntax: Calls) -> str:
-    """Return the text of `calls`, which have OpenAI's shape. Arguments that are no JSON object are copied."""
+    """Return the text of `calls`, given in OpenAI's shape. Copy arguments that are not a JSON object."""
     each = [_fill_slots(syntax.call, _slot_texts(call, nth, syntax)) for nth, call in enumerate(calls)]
     if syntax.each:
         each = [syntax.open + one + syntax.close for one in each]

@@ -1,6 +1,6 @@
 """Convert values that models write in other forms to JSON. Pure.
 
-These are text whose type is in a schema, tagged elements, and values in Python's or Gemma's notation.
+These forms are text whose type a schema defines, tagged elements, and Python's or Gemma's notation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NoReturn, cast
 from server.formats.schemas import STRING, Schema, fits, resolved, types_of
 
 MAX_VALUE_DEPTH = 32
-"""Maximum nesting of values; deeper ones stay text. No tool's arguments come near."""
+"""Maximum nesting of values; deeper values stay text. Arguments of tools are far less nested."""
 _WORDS: dict[str, Any] = {
     "true": True,
     "false": False,
@@ -32,7 +32,7 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\
 
 
 def typed(text: str, types: frozenset[str] | None) -> str:
-    """Return a value's text as JSON: as it is if it has one of these types, else as a string."""
+    """Return a value's text as JSON: unchanged if it is JSON of one of these types, else as a string."""
     if types == STRING:
         return quoted(text)
     stripped = text.strip()
@@ -101,7 +101,7 @@ def nested(text: str, marker: str, schema: Schema) -> Any:
 
 
 def _closing_tag(text: str, open: str, close: str) -> tuple[int, int] | None:
-    """Return (start, end) of the tag that closes the element in which `text` begins; None if none does."""
+    """Return (start, end) of the tag that closes the element in which `text` begins, None if not found."""
     depth = 1
     for tag in re.finditer(f"{re.escape(open)}|{re.escape(close)}", text):
         depth += 1 if tag[0] == open else -1
@@ -111,7 +111,7 @@ def _closing_tag(text: str, open: str, close: str) -> tuple[int, int] | None:
 
 
 def _schema_within(schema: Schema, key: str) -> Schema:
-    """Return the schema of the element `key` within a value of this schema; "item" is an array's element."""
+    """Return the schema of the element `key` within a value of this schema; "item": an array's elements."""
     properties = cast(Mapping[str, Schema], schema.get("properties") or {})
     return resolved(schema.get("items") if key == "item" else properties.get(key), schema)
 
@@ -155,7 +155,7 @@ class LooseText:
         return self._text[self._at : self._at + 1]
 
     def _read_key(self, sign: str) -> str:
-        """Read a key, quoted or bare, and the sign behind it, such as a colon; return the key."""
+        """Read a quoted or bare key and the sign that follows it, such as a colon; return the key."""
         quote = next((one for one in self._quotes if self._text.startswith(one, self._at)), None)
         start = self._at
         key = "" if quote is None else self._read_string(quote)
@@ -167,10 +167,10 @@ class LooseText:
         return between if quote is None else key
 
     def _end_of_key(self, sign: str) -> int:
-        """Return the index of the sign after a key: the first sign that a value follows.
+        """Return the index of the sign that ends a key: the first sign before a value.
 
-        A key may contain the sign itself. If no value follows any sign, return the first sign's index, and -1
-        if there is no sign.
+        A key may contain the sign itself. If no sign has a value after it, return the first sign's index. If
+        there is no sign, return -1.
         """
         first = end = self._text.find(sign, self._at)
         while end >= 0:

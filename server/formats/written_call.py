@@ -53,7 +53,7 @@ class TaggedCallReader(ArgumentReader):
 
     def finish(self) -> None:
         """End the arguments, after the last parameter."""
-        self._tell_arguments("}" if self._keys else "{}")
+        self._emit_arguments("}" if self._keys else "{}")
         self.state = CallState.DONE
 
     def _read_parameter(self, text: str, at: int) -> int | None:
@@ -72,7 +72,7 @@ class TaggedCallReader(ArgumentReader):
                 self.finish()
             return None
         if any(one.startswith(text[head.start("key") :]) for one in self._odd):
-            return None  # the head may still become that of a known key
+            return None  # the head may still grow into a known key's head
         self._begin_value(head)
         return head.end()
 
@@ -113,19 +113,20 @@ class TaggedCallReader(ArgumentReader):
         if end < 0 or not certain:
             return None
         value = text[at : end - 1] if breaks and text[at:end].endswith("\n") else text[at:end]
-        self._tell_value(value)
+        self._emit_value(value)
         return end + len(marker)
 
     def _find_value_end(self, text: str, at: int) -> tuple[int, bool]:
-        """Return where the value's end tag may be (-1: not there yet), and True if it surely ends the value.
+        """Return the index of a possible end tag (-1: none yet), and True if it certainly ends the value.
 
-        A value may contain the tag itself. It ends only where another parameter or the call's end follows.
+        A value may contain the tag itself, so the tag ends the value only if another parameter or the call's
+        end follows.
         """
         marker, _ = self._end
         end = text.find(marker, at)
         while end >= 0:
             rest = text[after_blank(text, end + len(marker)) :]
-            if marker.startswith(rest):  # perhaps the same tag again, which may look like another one's
+            if marker.startswith(rest):  # may become the same tag again, or another marker
                 return end, False
             if not rest.startswith(marker):
                 if any(rest.startswith(one) for one in self._calls.behind_value):
@@ -144,11 +145,11 @@ class TaggedCallReader(ArgumentReader):
         if breaks and stop > at and text[stop - 1] == "\n":
             stop -= 1
         if self._streams and stop > at:
-            self._tell_arguments(quoted(text[at:stop])[1:-1])
+            self._emit_arguments(quoted(text[at:stop])[1:-1])
         if not certain:
             return stop if stop > at else None
         if self._streams:
-            self._tell_arguments('"')
+            self._emit_arguments('"')
         self._step = self._read_parameter
         return end + len(marker)
 
@@ -156,17 +157,17 @@ class TaggedCallReader(ArgumentReader):
         """Begin a string value of the current key, unless the key already has a value."""
         self._streams = self._key not in self._keys
         if self._streams:
-            self._tell_arguments(f'{"{" if not self._keys else ", "}{quoted(self._key)}: "')
+            self._emit_arguments(f'{"{" if not self._keys else ", "}{quoted(self._key)}: "')
             self._keys.add(self._key)
 
-    def _tell_value(self, value: str) -> None:
+    def _emit_value(self, value: str) -> None:
         if "⟨nested⟩" in self._calls.parameter:
             found = nested(value, self._first.removesuffix("<"), self._schema)
             written = dumped(found)
         else:
             written = typed(value, self._types)
         if self._key not in self._keys:
-            self._tell_arguments(f"{'{' if not self._keys else ', '}{quoted(self._key)}: {written}")
+            self._emit_arguments(f"{'{' if not self._keys else ', '}{quoted(self._key)}: {written}")
             self._keys.add(self._key)
         self._step = self._read_parameter
 
@@ -188,9 +189,9 @@ class LooseCallReader(ArgumentReader):
         if self._scanner.done:
             inner = text[self._from : end - 1].removeprefix("{" if self._sign == ":" else "")
             try:
-                self._tell_arguments(dumped(LooseText(inner, self._quotes).members(self._sign)))
+                self._emit_arguments(dumped(LooseText(inner, self._quotes).members(self._sign)))
                 self.state = CallState.DONE
             except (ValueError, RecursionError):
-                self._tell_arguments(dumped({"arguments": inner}))
+                self._emit_arguments(dumped({"arguments": inner}))
                 self.state = CallState.DONE
         return end

@@ -27,9 +27,10 @@ KEPT_BYTES = 256 << 20  # in all (n_bytes): hundreds of usual schemas, or four w
 
 
 class Compiler:
-    """Compiles grammars for one vocabulary, in milliseconds, at worst in some seconds. Safe from any thread.
+    """Compiles grammars for one vocabulary, usually in milliseconds, at worst in seconds. Thread-safe.
 
-    Every method raises InvalidRequestError, which names the faulty place; `param` is the request's field.
+    Every method raises InvalidRequestError, which names the position of the fault; `param` is the request's
+    field.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, kept_bytes: int = KEPT_BYTES) -> None:
@@ -57,8 +58,8 @@ class Compiler:
         Args:
             text: The rules.
             param: The field of the request.
-            schemas: (place in the request, schema) of each schema in the rules. If the rules do not compile,
-                each is compiled alone, so that the error can name the place.
+            schemas: (field of the request, schema) of each schema in the rules. If the rules do not compile,
+                each schema is compiled alone, so that the error can name the field.
         """
         try:
             return self._compiled_once("lark", text, param)
@@ -76,9 +77,9 @@ class Compiler:
         self._compile_deep("lark", text, param)
 
     def enforceable(self, schema: Schema, param: str) -> tuple[Schema, list[str]]:
-        """Return the part of a schema that a grammar can enforce, and the places of the parts left out.
+        """Return the part of a schema that a grammar can enforce, and the paths of the omitted parts.
 
-        If it can enforce nothing, the returned part allows any object, and the only place is "".
+        If nothing can be enforced, the returned part allows any object, and the only path is "".
 
         Raises:
             InvalidRequestError: The value does not have the form of a schema.

@@ -33,7 +33,7 @@ KEYWORD = "\udfffgrammar"
 No request contains this keyword, since lone surrogates are read as U+FFFD.
 """
 INPUT = "input"
-"""Name of the one parameter of the function that stands for a custom tool."""
+"""Name of the only parameter of the function that represents a custom tool."""
 _START = "start"
 _BACKSLASH = Chars(((0x5C, 0x5C),))
 _ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
@@ -58,7 +58,7 @@ class Definition:
         """Return rules in llguidance's Lark for a text of this definition followed by `end`.
 
         Args:
-            end: What follows the text.
+            end: Node of the text that follows.
             in_json: True if the text is within a JSON string.
             prefix: Prefix of the rules' names, of lower-case letters and digits.
 
@@ -89,7 +89,7 @@ def text_node(text: str) -> Node:
 
 
 def custom_parameters(syntax: Literal["lark", "regex"] | None = None, definition: str = "") -> dict[str, Any]:
-    """Return the parameters of the function that stands for a custom tool: a single text."""
+    """Return the parameters of the function that represents a custom tool: a single text."""
     held = {KEYWORD: Definition(syntax, definition).as_json} if syntax else {}
     return {
         "type": "object",
@@ -109,7 +109,7 @@ def check_definition(syntax: Literal["lark", "regex"], definition: str, param: s
     """Raise an error for a definition that cannot be used.
 
     Raises:
-        InvalidRequestError: It names the field `param` and the line.
+        InvalidRequestError: The definition cannot be used; the message names the field `param` and the line.
     """
     try:
         Definition(syntax, definition).held(EMPTY, in_json=True, prefix="c")

@@ -1,4 +1,4 @@
-"""Find JSON schemas that no value fits, because each value would have to contain another one. Pure."""
+"""Find JSON schemas that no finite value fits, because each value would have to contain another. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COMPOUND = frozenset({"object", "array"})
 
 
 def endless_at(root: Schema) -> Path | None:
-    """If no value fits the schema, return where it refers to itself without end, else None."""
+    """Return the path at which a schema refers to itself without end; None if some value fits the schema."""
     places = [(path, cast(Schema, one)) for path, one in within(root) if isinstance(one, dict)]
     ending = set[int]()  # ids of schemas that some value fits
     n_known = -1
@@ -27,7 +27,7 @@ def endless_at(root: Schema) -> Path | None:
 
 
 def _has_end(one: Schema, root: Schema, ending: set[int]) -> bool:
-    """Return True if some value fits a schema, given the parts that some value is known to fit (`ending`)."""
+    """Return True if some value fits a schema. `ending` has the ids of parts that some value fits."""
 
     def ends(inner: Any) -> bool:
         return not isinstance(inner, dict) or id(cast(Any, inner)) in ending

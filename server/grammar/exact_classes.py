@@ -1,4 +1,4 @@
-"""Write a schema for llguidance so that its patterns mean what they say. Pure."""
+"""Write a schema for llguidance so that negated character classes in its patterns are exact. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from server.grammar.schema_form import Schema, within
 _NEGATED_CLASS = re.compile(
     r"(\\P\{[^}]*(?:\}|\Z)|\[\^\]?(?:\\.|\[(?:\\.|[^\]\\])*(?:\]|\Z)|[^\]\\\[])*(?:\]|\Z))|\\.", re.DOTALL
 )
-"""A negated class of characters, with classes in it, or an escaped character.
+"""Matches a negated character class, including nested classes, or an escaped character.
 
-A class that is not closed goes to the end of the text, so the search takes linear time.
+An unclosed class extends to the end of the text, so the search takes linear time.
 """
 
 
 def json_expression(schema: Schema, options: Mapping[str, Any]) -> str:
-    """Return llguidance's Lark for the JSON texts that fit a schema, with its options of white space."""
+    """Return llguidance's Lark for the JSON texts that fit a schema, with these white space options."""
     written = json.dumps({**schema, **options})
     if "[^" in written or r"\\P" in written:
         written = json.dumps(_with_exact_classes(json.loads(written)))
@@ -40,7 +40,7 @@ def _with_exact_classes(schema: dict[str, Any]) -> dict[str, Any]:
 def _without_nul(pattern: str) -> str:
     r"""Return a pattern whose negated classes do not contain NUL.
 
-    llguidance 1.9.1 lets a string contain \" and \\ wherever a class contains all control characters, so
-    `[^"]` would allow quotation marks. Replies contain no NUL.
+    llguidance 1.9.1 allows \" and \\ in a string wherever a class contains all control characters, so `[^"]`
+    would allow quotation marks. Replies never contain NUL.
     """
     return _NEGATED_CLASS.sub(lambda found: f"[{found[1]}--\\x00]" if found[1] else found[0], pattern)

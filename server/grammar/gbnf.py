@@ -44,14 +44,14 @@ ANYTHING = Chars(normalised([(0, MAX_CODE_POINT)], negated=False))
 def parse(text: str, vocabulary: Vocabulary) -> dict[str, Node]:
     """Return the rules of a grammar by name.
 
-    One is named root, every reference is defined, and every rule matches at least one text.
+    One rule is named root, every referenced rule is defined, and every rule matches at least one text.
 
     Args:
         text: The grammar.
         vocabulary: Vocabulary of the tokens that the grammar writes as <text> or <[id]>.
 
     Raises:
-        InvalidRequestError: It names line and column.
+        InvalidRequestError: The grammar is invalid; the message names line and column.
     """
     if len(text) > MAX_CHARACTERS:
         raise _invalid_grammar(f"a grammar may have at most {MAX_CHARACTERS} characters, not {len(text)}")
@@ -212,7 +212,7 @@ class _Parser:
         return int(digits, 16)
 
     def _read_repetition(self) -> tuple[int, int | None] | None:
-        """Return (minimum, maximum) of the repetition behind a part, None if there is none."""
+        """Return (minimum, maximum) of the repetition after a part, None if there is none."""
         begin, c = self._at, self._peek_character()
         if c in _REPEATS:
             self._at += 1

@@ -74,9 +74,9 @@ MAX_GRAMMAR_TOKENS = 20_000
 class CompiledGrammar:
     """A compiled grammar. Each call begins a text and returns its GrammarConstraint.
 
-    The texts share what llguidance's lexer has worked out, so each makes the next one faster. This takes
-    memory until all of them have ended. Guesses have their own lexer, since the limits of texts must not
-    depend on guesses.
+    The texts share the states that llguidance's lexer has computed, so each text makes the next one faster.
+    The states take memory until all texts have ended. Guesses have a separate lexer, because the limits of
+    texts must not depend on guesses.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class CompiledGrammar:
 
     @property
     def worn(self) -> bool:
-        """True if this grammar has used up its limits, so that later texts need a newly compiled one."""
+        """True if this grammar has used up its limits, so that later texts need a new compilation."""
         return self.n_tokens >= MAX_GRAMMAR_TOKENS
 
     def check(self, matcher: LLMatcher) -> None:
-        """Raise InvalidRequestError, and count this grammar as worn out, if `matcher` is beyond LIMITS."""
+        """If `matcher` is beyond LIMITS, count this grammar as worn and raise InvalidRequestError."""
         try:
             _check_matcher(matcher, self.param)
         except InvalidRequestError:
@@ -125,7 +125,7 @@ def compile_gbnf(vocabulary: Vocabulary, text: str) -> CompiledGrammar:
     The first grammar of a large vocabulary takes about a second.
 
     Raises:
-        InvalidRequestError: It names line and column.
+        InvalidRequestError: The grammar is invalid; the message names line and column.
     """
     rules = parse(text, vocabulary)
     return _compile_lark(vocabulary, to_lark(lex(rules, Budget()), rules), "grammar")
@@ -137,7 +137,7 @@ def compile_json_schema(
     """Compile a grammar of the JSON texts that a schema, admitted by an Allowance, describes.
 
     Raises:
-        InvalidRequestError: It names the place within the schema, which is the field `param`.
+        InvalidRequestError: The schema (the field `param`) cannot be used; the message names the faulty part.
     """
     try:
         return _compile_lark(vocabulary, schema_to_lark(schema), param)
@@ -204,9 +204,9 @@ def _better_message(why: str) -> str:
 
 
 def _reason_sentence(reason: str) -> str:
-    """Return llguidance's reason for an error, without the place in a grammar that duo has made.
+    """Return llguidance's reason for an error, without a position in a grammar that duo has made.
 
-    Of an error in a regular expression, keep the cause.
+    For an error in a regular expression, keep its cause.
     """
     lines = reason.strip().splitlines()
     text = _PREAMBLE.sub("", lines[0])
@@ -237,7 +237,7 @@ def tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
 
 
 class _Guessing:
-    """Follows a text with a matcher of its own, to find forced tokens and to check guesses.
+    """Follows a text with a separate matcher, to find forced tokens and to check guesses.
 
     Beyond LIMITS no token is forced, and every guess is allowed.
     """
@@ -259,7 +259,7 @@ class _Guessing:
         return n if self._grammar.can_go_on(self._matcher) else len(tokens)
 
     def _catch_up(self, n_tokens: int) -> bool:
-        """Read committed tokens, before n_tokens guesses are judged; return False beyond LIMITS."""
+        """Read the committed tokens before judging n_tokens guesses; return False beyond LIMITS."""
         read, self._committed = self._committed, []
         if read:
             self._matcher.consume_tokens(read)

@@ -28,19 +28,19 @@ Fault: TypeAlias = Callable[[Schema], str | None]
 MAX_CHARACTERS = 1 << 16  # of one schema: the slowest known one, URIs with limited lengths, compiles in 2 s
 MAX_TOGETHER = 4 * MAX_CHARACTERS  # of all schemas of a request
 MAX_UNFOLDED = 20_000
-"""Maximum schemas in a schema once its references are written out. With llguidance 1.9.1, 16,000 take 1 s and
+"""Maximum subschemas in a schema with references expanded. With llguidance 1.9.1, 16,000 take 1 s and
 140 MB, and 2 million took 86 s and 1.2 GB. Without references a schema of MAX_CHARACTERS has 6,500. Twice:
 twice the time and memory."""
 MAX_DEPTH = 120  # llguidance's parser gives up at 128
 MAX_MULTIPLE = 50_000
-"""Maximum states of all automata for multipleOf in a request. A schema has as many states as the least common
-multiple of its values, without decimal points and final zeros. 50,000 take half a second and 20 MB."""
+"""Maximum states of all automata for multipleOf in a request. The number of a schema's states is the least
+common multiple of its values, without decimal points and final zeros. 50,000 take half a second and 20 MB."""
 MAX_BLAME = 200_000
 """Characters of schemas compiled to find the wrong part: up to 5 s for the slowest schemas known."""
 TRY = 1_000  # fixed cost of compiling any part, in characters that take as long
 
 MAX_COUNT = 1 << 31
-"""Number of characters, items or members that no reply reaches, so that a limit from here on changes nothing.
+"""Number of characters, items or members that no reply reaches, so that larger limits have no effect.
 llguidance 1.9.1 takes limits of texts below 2^32."""
 MAX_BOUND, LEAST_BOUND = 9e18, 1e-30
 """Largest and smallest bounds that llguidance 1.9.1 takes: it has 64-bit integers, and writes digits out."""
@@ -58,7 +58,7 @@ _IDLE: Mapping[str, Sequence[Any]] = {
     "dependentRequired": ({},),
     "dependentSchemas": ({},),
 }
-"""Keywords that the compiler refuses, with values at which they change nothing."""
+"""Keywords that the compiler refuses, with the values for which they have no effect."""
 _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
 )
@@ -81,7 +81,7 @@ def tells_no_member(schema: Schema) -> bool:
 
 
 class Allowance:
-    """Checks the schemas of one request against limits that hold for all of them together."""
+    """Checks the schemas of one request against limits on all of them together."""
 
     def __init__(self) -> None:
         self._n_characters = 0
@@ -92,10 +92,10 @@ class Allowance:
 
         Args:
             schema: The schema in the request.
-            param: Its place in the request.
+            param: The schema's field in the request.
 
         Raises:
-            FieldError: It is no schema, no value fits it, or compiling it would take too much time or memory.
+            FieldError: It is not a schema, no value fits it, or compiling it takes too much time or memory.
         """
         if depth(schema) > MAX_DEPTH:
             raise form_error(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
@@ -119,7 +119,7 @@ class Allowance:
 
 
 def _without_idle(schema: Schema) -> Schema:
-    """Return a copy without keywords that the compiler refuses though they change nothing; 1.0 becomes 1."""
+    """Return a copy without keywords that have no effect but are refused by the compiler; 1.0 becomes 1."""
     copy: Schema = json.loads(json.dumps(schema))
     for _, found in within(copy):
         one = cast(dict[str, Any], found) if isinstance(found, dict) else {}
@@ -188,8 +188,8 @@ def _significant_digits(number: Any) -> int:
 def _leaky_bound(schema: Schema) -> str | None:
     """Return the keyword of an exclusive bound that llguidance would treat as inclusive, None without one.
 
-    It does so if the bound is an integer, and the opposite bound is less than 1 away from it on the side away
-    from 0: of 0 < x < 0.5 it would allow 0.
+    That happens if the bound is an integer, and the opposite bound is less than 1 away on the side away from
+    0. For example, in 0 < x < 0.5 it would allow 0.
     """
     pairs = [
         (low, high)
@@ -215,10 +215,10 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
-    """Return where the fault of a schema is, and the message about it.
+    """Return the path of a schema's fault, and the message about it.
 
-    The place is the innermost part that has the fault by itself, followed by a keyword if the message names
-    one of that part. Compiles at most MAX_BLAME characters.
+    The path leads to the innermost part that has the fault alone, and to its keyword if the message names
+    one. Compiles at most MAX_BLAME characters.
     """
     whole = _moved_copy(schema)
     at: Path = ()
@@ -242,18 +242,18 @@ def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
 
 
 def _moved_part(whole: Schema, path: Path) -> Schema:
-    """Return a schema that contains `whole` at _HOME, and refers to the part of it at this path."""
+    """Return a schema that contains `whole` at _HOME, and refers to its part at this path."""
     home, name = _HOME
     return {"$ref": f"#{_json_pointer((*_HOME, *path))}", home: {name: whole}}
 
 
 def _json_pointer(path: Path) -> str:
-    """Return a path as a JSON pointer in the form of a URI's fragment."""
+    """Return a path as a JSON pointer in URI fragment notation."""
     return "".join("/" + quote(str(step).replace("~", "~0").replace("/", "~1"), safe="$") for step in path)
 
 
 def _moved_copy(schema: Schema) -> Schema:
-    """Return a copy whose references to its own parts suit the place where _moved_part() puts it."""
+    """Return a copy whose references to its own parts are valid where _moved_part() puts it."""
     moved: Schema = json.loads(json.dumps(schema))
     todo = [cast(dict[str, Any], moved)]
     while todo:

@@ -19,7 +19,7 @@ _NOT_EMPTY = "/(?s:.+)/"  # the lexer knows no empty lexeme, so lexemes that may
 
 
 def as_written(lark: str) -> str:
-    """Return a grammar: a header with duo's options for llguidance, then these rules in Lark as written."""
+    """Return a grammar: a header with duo's options for llguidance, then these Lark rules unchanged."""
     return f"{_HEADER}\n{lark}\n"
 
 
@@ -29,7 +29,7 @@ def schema_to_lark(schema: Mapping[str, Any]) -> str:
 
 
 def to_lark(lexed: Lexed, rules: Rules) -> str:
-    """Return a lexed grammar in Lark; `rules` are those that its lexemes refer to."""
+    """Return a lexed grammar in Lark; `rules` are the rules that its lexemes reference."""
     _, lines = part_of_lark(lexed, rules)
     return "\n".join([_HEADER, *lines]) + "\n"
 

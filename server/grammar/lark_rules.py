@@ -154,7 +154,7 @@ class _Rules:
         return choice(options)
 
     def _goes_on(self) -> bool:
-        """Skip the sign of another alternative, perhaps after line ends; return True if there is one."""
+        """Skip the sign of another alternative, possibly after line ends; return True if there was one."""
         n = 0
         while self._peek_word(n).kind == "line":
             n += 1
@@ -236,7 +236,7 @@ class _Rules:
             raise _invalid_grammar(line, str(error)) from None
 
     def _with_ignored(self) -> dict[str, Node]:
-        """Return the rules with text that %ignore names allowed at the beginning and behind each terminal."""
+        """Return the rules, with text named by %ignore allowed at the beginning and after each terminal."""
         ignored = Repeat(choice(self._ignored), 0, None)
         rules = {
             name: node if name.isupper() else _behind_terminals(node, ignored)

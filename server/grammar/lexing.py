@@ -1,9 +1,9 @@
 """Cut a grammar into lexemes without changing its language.
 
 GBNF describes characters. llguidance reads text through a lexer, which prefers the longest match, and
-computes masks quickly where lexemes are long. So each largest part without recursion becomes one lexeme (the
-whole grammar if it has no recursion). If a lexeme would take characters of the next one, it is cut into its
-parts, down to single characters, until none does.
+computes masks quickly if lexemes are long. So each largest part without recursion becomes one lexeme (the
+whole grammar if it has no recursion). If a lexeme would take characters of the next lexeme, it is cut into
+its parts, if necessary down to single characters.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def lex(rules: Rules, budget: Budget) -> Lexed:
 
 
 def _greedy_lexemes(cut: Rules, automata: dict[Lexeme, Automaton], budget: Budget) -> set[Lexeme]:
-    """Return the lexemes that would take characters of the lexeme behind them."""
+    """Return the lexemes that would take characters of the following lexeme."""
     follow = follows(cut, automata, budget)
     return {
         lexeme
@@ -78,11 +78,11 @@ def _greedy_lexemes(cut: Rules, automata: dict[Lexeme, Automaton], budget: Budge
 
 
 Size: TypeAlias = tuple[int, int]
-"""Character sets in a part without recursion, references included, and its depth."""
+"""Number of character sets in a part without recursion (including references), and its depth."""
 
 
 def _regular_sizes(rules: Rules, budget: Budget) -> dict[str, Size]:
-    """Return the sizes of rules that can be one lexeme: no recursion, no tokens, not too large."""
+    """Return the sizes of the rules that can be one lexeme: no recursion, no tokens, not too large."""
     order = TopologicalSorter({name: references(node) for name, node in rules.items()})
     with suppress(CycleError):
         order.prepare()  # so rules that depend on a circle of rules never become ready
@@ -157,7 +157,7 @@ class _Cutter:
                 return node
 
     def _part_options(self, options: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-        """Return the options that become lexemes, and all others cut into lexemes."""
+        """Return the options that become lexemes, and the other options cut into lexemes."""
         whole = [option for option in options if self._is_whole(option)]
         return whole, [self._cut_node(option) for option in options if not self._is_whole(option)]
 
@@ -169,7 +169,7 @@ class _Cutter:
     def _cut_loop(self, inner: Node) -> Node:
         """Return the inside of an unbounded loop, cut into lexemes.
 
-        Consecutive rounds of options that can each be one lexeme become one lexeme together.
+        Consecutive rounds of options that are each a lexeme become one lexeme together.
         """
         whole, others = self._part_options(inner.options if isinstance(inner, Choice) else (inner,))
         run = Repeat(choice(whole), 1, None)

@@ -1,10 +1,10 @@
 """Find where a lexer that prefers the longest match would misread a grammar.
 
 The lexer continues a lexeme as long as it can. That is wrong if a lexeme has matched, if the next characters
-begin something that may follow the lexeme, and if the lexeme itself, or another one begun at the same place,
-could also take these characters. The test errs on the safe side: it looks only at the first bytes of
-characters, treats counted repetitions other than options as unbounded, and treats all pairs of lexemes as
-possible at one place.
+begin something that may follow the lexeme, and if the lexeme itself, or another lexeme begun at the same
+position, could also take these characters. The test errs on the safe side: it examines only the first bytes
+of characters, treats counted repetitions other than options as unbounded, and treats all pairs of lexemes as
+possible at one position.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -
 
 
 def _next_states(automaton: Automaton, states: int, reads: Bytes, budget: Budget) -> int:
-    """Return the states that any of these bytes leads to from `states`."""
+    """Return the states that are reached from `states` by any of these bytes."""
     possible = bits(states)
     budget.spend(len(possible))
     return sum(1 << state for state in possible if automaton.reads[state] & reads)

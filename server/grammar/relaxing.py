@@ -1,4 +1,4 @@
-"""Remove from a schema what no grammar can enforce, for calls that need not fit the whole schema."""
+"""Remove the parts of a schema that no grammar can enforce, for calls that need not fit the whole schema."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ To find each fault may take as long as MAX_BLAME of json_schema allows.
 _UNKNOWN = re.compile(r"^Unimplemented keys: (\[.*\])")
 """llguidance's message about all keywords that it does not know in a part of a schema."""
 _TOGETHER = {"if": ("then", "else"), "contains": ("minContains", "maxContains")}
-"""For a keyword, the keywords that mean nothing without it."""
+"""For a keyword, the keywords that have no meaning without it."""
 
 
 _OF_PARTS = ("properties", "patternProperties", "$defs", "definitions")
 
 
 def relaxed(schema: Schema, fault: Fault) -> tuple[Schema, list[str]]:
-    """Return the part of a schema that a grammar can enforce, and the places of the parts left out.
+    """Return the part of a schema that a grammar can enforce, and the paths of the omitted parts.
 
-    The place "" stands for the whole schema.
+    The path "" means the whole schema.
 
     Args:
         schema: A valid JSON schema.
@@ -49,7 +49,7 @@ def relaxed(schema: Schema, fault: Fault) -> tuple[Schema, list[str]]:
 
 
 def _place_of_fault(schema: Schema, fault: Fault) -> Path | None:
-    """Return the place of what cannot be enforced; () if unknown, None if everything can."""
+    """Return the path of a part that cannot be enforced; () if unknown, None if there is no such part."""
     try:
         written = json.loads(Allowance().written(schema, ""))
     except FieldError as error:
@@ -64,7 +64,7 @@ def _place_of_fault(schema: Schema, fault: Fault) -> Path | None:
 
 
 def _named_steps(schema: Schema, place: str) -> Path:
-    """Return the steps to a place, given as error messages write it."""
+    """Convert a position, as written in error messages, to a path."""
     for path, one in within(schema):
         for keyword in cast(Schema, one) if isinstance(one, dict) else ():
             if ".".join(map(str, ("", *path, keyword))) == place:
@@ -83,7 +83,7 @@ def _first_match(schema: Schema, wanted: Callable[[str], bool]) -> Path:
 
 
 def _leave_out(schema: dict[str, Any], place: Path) -> None:
-    """Remove the keyword at `place`, or let the part there allow any value."""
+    """Remove the keyword at `place`, or replace the part there by one that allows any value."""
     *steps, last = place
     inner: Any = schema
     for step in steps:

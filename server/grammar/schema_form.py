@@ -33,7 +33,7 @@ COUNTS = (
 
 
 _Form: TypeAlias = tuple[Callable[[Any], bool], str]
-"""Returns True for values of the form, and the message about any other value."""
+"""A function that returns True for valid values, and the message about invalid ones."""
 
 
 def _is_number(value: Any) -> bool:
@@ -90,28 +90,28 @@ _FORMS: Mapping[str, _Form] = {
     "required": (_is_texts, "must be a list of texts"),
     "enum": _LIST,
 }
-"""Forms of the values of keywords that contain no single schema."""
+"""Checks of the values of keywords that do not contain a single schema."""
 
 
 def is_absent(keyword: str, value: Any) -> bool:
     """Return True if a keyword counts as absent.
 
-    A known keyword does if its value is null, as some clients write for absent fields; `required` does if its
-    value is true or false, as in draft 3.
+    A known keyword counts as absent if its value is null, which some clients write for absent fields;
+    `required` also if its value is true or false, as in draft 3.
     """
     known = keyword in _FORMS or keyword in _SINGLE
     return (value is None and known) or (keyword == "required" and isinstance(value, bool))
 
 
 def subschemas(schema: Schema) -> list[tuple[Path, Schema]]:
-    """Return the schemas (except true and false) directly within this one, with the steps to each."""
+    """Return the schemas (except true and false) directly within this schema, each with its path."""
     return [(steps, inner) for steps, inner in _inner_schemas(schema) if isinstance(inner, dict)]
 
 
 def within(schema: Schema) -> Iterator[tuple[Path, Any]]:
-    """Yield all schemas within this one and those that they refer to, with the steps to each.
+    """Yield all schemas within this schema, and all referenced ones, each with its path.
 
-    The first one is the schema itself. Anything else in the place of a schema is included.
+    The first is the schema itself. Invalid values at the position of a schema are included.
     """
     seen = set[int]()
     todo: list[tuple[Path, Any]] = [((), schema)]
@@ -137,7 +137,7 @@ def _inner_schemas(schema: Schema) -> Iterator[tuple[Path, Any]]:
 
 
 def referred(schema: Schema, root: Schema) -> Iterator[tuple[Path, Schema]]:
-    """Yield the target of this schema's $ref, with the keys that lead to it; nothing if the root lacks it."""
+    """Yield the target of this schema's $ref with its path; yield nothing if the root lacks the target."""
     start, *steps = str(schema.get("$ref")).split("/")
     found: Any = root
     for step in steps:
@@ -151,10 +151,10 @@ def check_form(schema: Schema, param: str) -> None:
 
     Args:
         schema: The schema in the request.
-        param: Its place in the request.
+        param: The schema's field in the request.
 
     Raises:
-        FieldError: It names the keyword's place.
+        FieldError: A value has an invalid form; the message names the keyword's path.
     """
     for path, one in within(schema):
         if isinstance(one, bool):
@@ -168,6 +168,6 @@ def check_form(schema: Schema, param: str) -> None:
 
 
 def form_error(param: str, path: Path, why: str) -> FieldError:
-    """Return an error about a place in the schema of a request's field."""
+    """Return an error about a path in the schema of a request's field."""
     place = ".".join(map(str, (param, *path)))
     return FieldError(place, why)

@@ -1,4 +1,4 @@
-"""Represent a grammar as a tree, of characters or cut into lexemes.
+"""Represent a grammar as a tree whose leaves are characters or lexemes.
 
 Nodes are values: equal trees are equal keys of a dict.
 """
@@ -41,7 +41,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Parts in a row; without parts, the empty text."""
+    """A sequence of parts; without parts, the empty text."""
 
     parts: tuple[Node, ...]
 
@@ -111,7 +111,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Yield the node and everything below it, without following references or looking into lexemes."""
+    """Yield the node and all nodes below it, without following references or entering lexemes."""
     todo = [node]
     while todo:
         node = todo.pop()
@@ -133,14 +133,14 @@ Ends: TypeAlias = tuple[int, int, bool]
 
 
 def ends(node: Node, leaf: Callable[[Node], Ends], link: Callable[[int, int], object]) -> Ends:
-    """Return what a node's texts may begin and end with, and whether it matches the empty text.
+    """Return the first and last elements of a node's texts, and whether it matches the empty text.
 
-    Beginnings and endings are bit sets, whose elements `leaf` defines.
+    First and last elements are bit sets, whose bits `leaf` defines.
 
     Args:
         node: The node.
-        leaf: Returns the same for a node without parts.
-        link: Called with two sets: the endings of a part, and the beginnings of what may follow it directly.
+        leaf: Returns this result for a node without parts.
+        link: Called with two sets: the last elements of a part, and the first elements that may follow it.
     """
 
     def of(node: Node) -> Ends:
@@ -178,9 +178,9 @@ def _united_options(options: Iterable[Ends]) -> Ends:
 
 
 def _is_run(node: Node) -> bool:
-    """Return True if any two texts that the node matches, joined, match it too, as with runs of spaces.
+    """Return True if the node also matches any two of its texts joined, as with runs of spaces.
 
-    In a loop over such a node, consecutive rounds can be matched as one.
+    In a loop over such a node, consecutive rounds can be matched as one round.
     """
     match node:
         case Lexeme(Repeat(_, least, None)):
@@ -190,7 +190,7 @@ def _is_run(node: Node) -> bool:
 
 
 def normalised(ranges: list[tuple[int, int]], *, negated: bool) -> tuple[tuple[int, int], ...]:
-    """Return the ranges ascending, disjoint and without surrogates, complemented if negated; perhaps none."""
+    """Return the ranges ascending, disjoint, without surrogates, and complemented if `negated`."""
     merged = _merged_ranges(ranges)
     if negated:
         starts = [0, *(high + 1 for _, high in merged)]

@@ -1,6 +1,6 @@
 """Limit the length of a reply's thoughts by a constraint that closes them at the limit.
 
-A character that the limit would cut is completed first, since a grammar could not continue after half of it.
+A character that the limit would cut is first completed, because grammars cannot continue within a character.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from server.text.guard import OrdinaryText
 class ThoughtLimit:
     """A limit on the length of thoughts."""
 
-    most: int  # maximum tokens of thoughts, including a closing marker of the model's own
+    most: int  # maximum tokens of thoughts, including a closing marker that the model writes itself
     open: str  # the marker that opens thoughts
     close: str  # the marker that closes thoughts
     ending: str  # text written at the limit, which contains `close`
     opened: bool  # True: the prompt has opened the thoughts
 
     def start(self, vocabulary: Vocabulary, inner: Start | None) -> Callable[[], ThinkingBudget]:
-        """Return a function that begins a reply; `inner` begins a further constraint of the reply, if any."""
+        """Return a function that begins a reply; `inner` begins another constraint of the reply, if any."""
         forced = tuple(vocabulary.tokenize(self.ending, special=True))
         return lambda: ThinkingBudget(self, vocabulary, forced, inner() if inner else None)
 
@@ -39,16 +39,16 @@ class ThoughtLimit:
 class ThinkingBudget:
     """Implements Constraint: limits the thoughts of one reply.
 
-    If thoughts are opened again after content, what is left of the limit holds for them. At the limit the
-    reply must go on with the ending, which closes the thoughts. The inner constraint accepts the ending up to
-    the first token that it does not allow. A constraint of the answer alone accepts none of it, and begins
-    with the answer.
+    If thoughts are opened again after content, the remaining part of the limit applies. At the limit the
+    reply must continue with the ending, which closes the thoughts. The inner constraint accepts the ending up
+    to the first token that it does not allow. An inner constraint of the answer alone accepts no token of the
+    ending, and begins with the answer.
     """
 
     def __init__(
         self, limit: ThoughtLimit, vocabulary: Vocabulary, ending: tuple[int, ...], inner: Constraint | None
     ) -> None:
-        """Begin a reply; `ending` are the tokens written at the limit."""
+        """Begin a reply; `ending` has the tokens written at the limit."""
         self._vocabulary = vocabulary
         self._inner = inner
         self._markers = limit.open, limit.close
@@ -94,7 +94,7 @@ class ThinkingBudget:
         return self._inner.forced() if self._inner is not None else ()
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        """Return how many of these tokens, from the first one on, may follow; at the limit none may."""
+        """Return how many of these tokens, from the first on, may follow; 0 at the limit."""
         if self._forced:
             pairs = enumerate(zip(tokens, self._forced, strict=False))
             return next(
@@ -104,10 +104,10 @@ class ThinkingBudget:
         return min(n, max(self._left, 0)) if self._inside else n
 
     def _inner_takes(self, token: int, inner: Constraint) -> bool:
-        """Return True if the inner constraint is to accept a token.
+        """Return True if the inner constraint must accept a token.
 
-        It accepts the tokens of the ending, which closes the thoughts, up to the first one that it does not
-        allow, and all tokens outside the ending.
+        It accepts all tokens outside the ending, and the tokens of the ending up to the first that it does
+        not allow.
         """
         if self._forced and token == self._forced[0]:
             self._taken = self._taken and inner.allows(token)

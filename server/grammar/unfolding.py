@@ -1,4 +1,4 @@
-"""Count the parts of a JSON schema after a compiler has written out its references. Pure."""
+"""Count the parts of a JSON schema after a compiler has expanded its references. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _Key: TypeAlias = tuple[int, bool]
 
 
 def n_unfolded(root: Schema, most: int) -> int:
-    """Return how many schemas a schema contains once its references are written out, up to about `most`.
+    """Return how many schemas a schema contains once its references are expanded, up to about `most`.
 
-    As in the compiler, a reference is written out if it has to hold together with something else. A reference
-    to a schema that contains it counts as one schema, since the compiler refuses it.
+    As in the compiler, a reference is expanded if it applies together with another schema. A reference to a
+    schema that contains it counts as one schema, since the compiler refuses it.
     """
     sizes: dict[_Key, int] = {}
     todo: list[tuple[Schema, bool, bool]] = [(root, False, False)]  # (schema, met, parts counted)
@@ -36,12 +36,12 @@ def n_unfolded(root: Schema, most: int) -> int:
 
 
 def _parts_of(one: Schema, root: Schema, *, met: bool) -> Iterator[tuple[Schema, bool]]:
-    """Yield each schema within this one, and True if it holds for a value together with other schemas.
+    """Yield each schema within this schema, and True if it applies to a value together with other schemas.
 
     Args:
         one: The schema.
         root: The whole schema, which has the definitions of references.
-        met: True if this schema holds together with others.
+        met: True if this schema applies together with others.
     """
     n_limits = len(one.keys() - _NEUTRAL)
     together = cast(list[Any], one.get("allOf", []))

@@ -53,7 +53,7 @@ class AttentionChoice:
     def __call__(self, model: LoadedModel, options: LlamaOptions) -> Kind:
         """Choose by recorded times, without measuring; return UNMEASURED if there are none.
 
-        LlamaBackend calls it if the options leave flash attention open.
+        LlamaBackend calls this if the options do not decide on flash attention.
         """
         self._what = (*of_model(replace(options, n_tail=0)), WIDTHS, DEPTHS)
         known = recall("attention", self._what)
@@ -68,13 +68,13 @@ class AttentionChoice:
 
     @property
     def was_asked(self) -> bool:
-        """True if this lead chose flash attention, because the options left it open."""
+        """True if this lead chose whether to use flash attention, because the options did not decide."""
         return bool(self._what)
 
     def measure_again(
         self, model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext] = LlamaContext
     ) -> None:
-        """Time the model again, unless the recorded times still hold. The next start uses the new times.
+        """Time the model again if the recorded times no longer hold. The next start uses the new times.
 
         Args:
             model: The loaded model.
@@ -100,7 +100,7 @@ class AttentionChoice:
 def was_disturbed(
     times: AttentionTimes, model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext]
 ) -> bool:
-    """Return True if the recorded times were disturbed: decodes are much faster now. False if unknown."""
+    """Return True if decodes are now much faster than the recorded times. Return False if unknown."""
     try:
         now = first_s(model, options, make)
         then = [at[0] for at in times.seconds["off"][: len(now)]]
@@ -113,14 +113,14 @@ def was_disturbed(
 def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: bool) -> tuple[Kind, float]:
     """Return the faster kind of attention, and the fraction of time that it saves.
 
-    The time is that of the given steps and of some assumed ones. If less than MIN_GAIN is saved, return
-    `now`.
+    The fraction refers to the total time of the given steps and of ASSUMED. If it is less than MIN_GAIN, the
+    returned kind is `now`.
 
     Args:
         times: Measured times.
         kinds: Number of steps so far, by their rows, tokens and cells.
         now: The kind of attention used so far.
-        shared: Without flash attention a row also passes over the cells of other conversations.
+        shared: True if a row without flash attention also passes over the cells of other conversations.
     """
     on = off = 0.0
     for kind, n in [*kinds.items(), *((kind, BEFORE / len(ASSUMED)) for kind in ASSUMED)]:
@@ -134,7 +134,7 @@ def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: boo
 
 
 def merged(earlier: Kinds, later: Kinds) -> Kinds:
-    """Return the sum of both, with the earlier steps scaled so that the total is at most MOST_STEPS."""
+    """Return the sum of both counts, with `earlier` scaled so that the total is at most MOST_STEPS."""
     n_earlier, n_later = sum(earlier.values()), sum(later.values())
     share = min(1.0, max(0.0, MOST_STEPS - n_later) / max(1.0, n_earlier))
     kinds = {kind: share * n for kind, n in earlier.items()}

@@ -1,7 +1,6 @@
 """Start a lead: load its models on a thread while the rest of duo is imported.
 
-This module imports only what loading needs. Importing the rest, which is most of duo, takes as long as
-loading a small model.
+This module imports only what loading needs. Importing the rest of duo takes as long as loading a small model.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class LoadedModels:
 
 
 class Loading:
-    """Loads the models of a lead on a thread of its own. Owns them until close()."""
+    """Loads the models of a lead on a separate thread. Owns them until close()."""
 
     def __init__(self, settings: LeadSettings, site: Site) -> None:
         """Begin to load.
@@ -63,7 +62,7 @@ class Loading:
             site: Gives the number of threads and the draft model.
         """
         self.attention = AttentionChoice()
-        self.owned = ExitStack()  # closes the models, and what needs them, in close()
+        self.owned = ExitStack()  # closes the models and their users in close()
         self.owned.callback(self.attention.keep)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="duo-loading")
         self._loaded = self._thread.submit(self._load, settings, site)
@@ -76,11 +75,11 @@ class Loading:
         return self._loaded.result()
 
     def abandon(self) -> None:
-        """Make close() leave the models open: freeing them would wait for a device that hangs."""
+        """Make close() leave the models open, because freeing them would wait for a device that hangs."""
         self.owned.pop_all()
 
     def close(self) -> None:
-        """Wait for the loading thread, which ends soon after a signal, and free the models."""
+        """Wait for the loading thread to end (soon after a signal), and free the models."""
         wait([self._loaded])
         self.owned.close()
 

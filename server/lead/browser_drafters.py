@@ -1,4 +1,4 @@
-"""Start the drafters that ask the draft model in a browser, each in a process beside the lead."""
+"""Start drafter processes beside the lead whose draft model runs in a browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_LINE = 1 << 16  # bytes of a message to a browser: nine times the longest. B
 
 
 def lending_of(site: Site, pool: str) -> Lending | None:
-    """Return what browsers draft with, None without Redis, or a draft model that they can load."""
+    """Return what browsers draft with; None without Redis or without a draft model that they can load."""
     if site.redis_url is None or site.lent_model is None:
         return None
     if site.lent_model.stat().st_size > MAX_MODEL_BYTES:

@@ -29,7 +29,7 @@ logger = logging.getLogger("duo.lead")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# Numbers of rows that are timed, the most used first.
+# Numbers of rows that are timed, the most frequently used first.
 WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32, 64, 48)
 # Numbers of rows that steps may be padded to, beside the largest; 14 decodes time each.
 PADDED = (2, 4, 8, 12, 17, 24, 33)
@@ -89,7 +89,7 @@ def _forget_timed(backend: TimedModel) -> None:
 
 
 def steady_widths(backend: Backend, most: int, own_graphs: bool = False) -> Shapes:
-    """Time decodes of PADDED widths, as measure() in llama/shapes.py does, to choose how to pad steps.
+    """Time decodes of PADDED numbers of rows, to choose how to pad steps; see measure() in llama/shapes.py.
 
     Every start of a lead on a GPU measures this, since it is quick.
 
@@ -114,9 +114,9 @@ def steady_widths(backend: Backend, most: int, own_graphs: bool = False) -> Shap
 
 
 def remembered(backend: TimedModel, max_rows: int, what: Sequence[object]) -> dict[int, float]:
-    """Return the seconds of measure(), from the file of an earlier start if they still hold.
+    """Return the seconds that measure() returns, read from the file of an earlier start if they still hold.
 
-    A few decodes check the file. If they are much faster, everything is measured again.
+    A few decodes check them. If these are much faster, everything is measured again.
 
     Args:
         backend: The model.
@@ -175,7 +175,7 @@ class _SmallContext:
 
 
 def first_times(backend: TimedModel, max_rows: int, what: Sequence[object]) -> dict[int, float]:
-    """Return the seconds to begin with: those of an earlier start, else those of a few decodes now.
+    """Return the seconds to begin with: from an earlier start, else from a few decodes now.
 
     Args:
         backend: The model.
@@ -194,10 +194,11 @@ def kept_times(max_rows: int, what: Sequence[object]) -> dict[int, float]:
 
 
 def on_own_thread(work: Callable[[*Ts], T], *arguments: *Ts) -> T:
-    """Return work(*arguments), called on a thread that then ends. Use it for decodes before the engine's.
+    """Call work(*arguments) on a new thread and return its result. Use it for decodes before the engine runs.
 
-    OpenMP keeps worker threads for each thread that has decoded. With more workers than cores, those of the
-    engine would sleep at every barrier. Logs a warning after SILENT_S, since a device may hang.
+    OpenMP keeps worker threads for each thread that has decoded, until that thread ends. With more workers
+    than cores, the engine's workers would sleep at every barrier. Logs a warning after SILENT_S, because a
+    device may hang.
     """
     with ThreadPoolExecutor(1) as own:
         done = own.submit(work, *arguments)

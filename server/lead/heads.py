@@ -1,4 +1,4 @@
-"""Find and load what guesses from a target's rows and has a file of its own: a head, block or assistant."""
+"""Find and load heads, prediction blocks and assistants (which draft from a target's rows) in own files."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def assistant_of(settings: LeadSettings) -> Path | None:
 
 
 def load_head(stack: ExitStack, path: Path, target: LlamaBackend, most: int) -> PredictionBlock:
-    """Load an EAGLE-3 head, or a prediction block in a file of its own.
+    """Load an EAGLE-3 head, or a prediction block that has its own file.
 
     Args:
-        stack: Closes it.
-        path: Its file.
-        target: The model that it guesses for.
+        stack: Closes the head.
+        path: File of the head.
+        target: Model that the head drafts for.
         most: Maximum guesses in a step; 0: no limit.
 
     Raises:
-        StartupError: It does not fit the target.
+        StartupError: The head does not fit the target.
     """
     made = LlamaHead(target, path) if architecture(path) == EAGLE3 else BlockFile(target, path, most)
     head = stack.enter_context(closing(made))
@@ -63,7 +63,7 @@ def load_head(stack: ExitStack, path: Path, target: LlamaBackend, most: int) -> 
 
 
 def with_head(settings: S, fetched: FetchedModel) -> S:
-    """Return the settings with a head that lies beside the model as the draft model, if one fits.
+    """Return the settings, with a head found beside the model as the draft model if one fits.
 
     Logs which head drafts, and why others do not.
     """
@@ -84,7 +84,7 @@ def with_head(settings: S, fetched: FetchedModel) -> S:
 
 
 def _obstacle(settings: LeadSettings, kind: str) -> str:
-    """Return why a head of this kind must not draft, empty if it may."""
+    """Return why a head of this kind must not draft, "" if it may."""
     if kind not in RUN:
         return "duo does not run this kind"
     if settings.draft_model is not None:
@@ -99,7 +99,7 @@ def _obstacle(settings: LeadSettings, kind: str) -> str:
 
 
 def _checked(path: Path) -> Path:
-    """Return the path. Raises StartupError if the file does not guess from a target's rows."""
+    """Return the path. Raises StartupError if the file is not a head or a prediction block."""
     if architecture(path) in (EAGLE3, *ASSISTANTS) or is_block(path):
         return path
     raise StartupError("it is a model of its own")

@@ -1,9 +1,8 @@
-"""Measure properties of a lead's model on a CPU while no request waits, and start what can wait.
+"""Measure a lead's model on a CPU while no request waits, then start deferred work.
 
-A lead begins to serve at once, with times that an earlier start kept, or with those of a few decodes. The
-rest is measured here, in a small context of the same weights. When a request comes, the measurement ends
-before its next decode, and is tried again later. All attempts together take a bounded time, and keep no
-memory.
+A lead begins to serve at once, with times from an earlier start or from a few decodes. The other times are
+measured here, in a small context of the same weights. When a request comes, the measurement ends before its
+next decode, and is tried again later. All attempts together take a bounded time, and keep no memory.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ POLL_S = 0.1
 # calibration.py, BUDGET_S of attention_times.py). Half: with a client that asks every few seconds none
 # finishes; twice: such a lead computes for a minute though nobody waits.
 MEASURED_S = 30.0
-# Seconds after which the rest is started although no moment was idle. Half: a client that asks without a
+# Seconds after which deferred work is started although no moment was idle. Half: a client that asks without a
 # pause has a drafter's start, 3 s of a core, in an earlier reply; twice: it has no drafter for two minutes.
 REST_WITHIN_S = 60.0
 
 Measurement = Callable[[Callable[[], LlamaContext]], None]
-"""Measures with contexts that its argument makes, without a model. May raise InterruptedMeasuringError."""
+"""Measures with contexts that its argument returns. May raise InterruptedMeasuringError."""
 
 
 class InterruptedMeasuringError(Exception):
@@ -47,7 +46,7 @@ class MeasuringThread(Protocol):
 
     @property
     def is_wanted(self) -> bool:
-        """Return True if there is other work. Safe from any thread."""
+        """Return True if the thread has other work. Safe from any thread."""
         ...
 
     def command(self, command: Command) -> None:
@@ -67,11 +66,11 @@ class _YieldingContext(LlamaContext):
 
 
 class IdleMeasuring:
-    """Carries out measurements on the engine's thread, one after the other, then starts the rest.
+    """Carries out measurements on the engine's thread, one after the other, then starts deferred work.
 
-    OpenMP keeps workers for each thread that has decoded. With more workers than cores all sleep at every
-    barrier, the engine's too. Four rows pass 497 barriers without flash attention and 209 with it (bundled
-    model), so on another thread all decodes seemed slow, and flash attention seemed to pay.
+    It uses that thread because OpenMP keeps workers for each thread that has decoded. With more workers than
+    cores, all workers sleep at every barrier. Four rows pass 497 barriers without flash attention and 209
+    with it (bundled model), so on another thread all decodes seemed slow, and flash attention seemed to pay.
     """
 
     def __init__(
@@ -85,14 +84,14 @@ class IdleMeasuring:
         Args:
             engine: The engine's thread.
             measurements: What to measure, in this order.
-            rest: What is called after them, on a thread of its own, since it takes cores from them. It is
-                called REST_WITHIN_S after start() at the latest.
+            rest: Deferred work, called after the measurements because it takes cores from them. It is called
+                on a separate thread, REST_WITHIN_S after start() at the latest.
         """
         self._engine = engine
         self._left = list(measurements)
         self._rest = list(rest)
         self._left_s = MEASURED_S  # seconds left for all attempts
-        self._until = self._latest = 0.0  # monotonic times: of the attempt's end, and of starting the rest
+        self._until = self._latest = 0.0  # monotonic times: the attempt's end, the latest start of `rest`
         self._ending = threading.Event()
         self._keeper = threading.Thread(target=self._work_when_idle, name="duo-measuring", daemon=True)
 
@@ -124,7 +123,7 @@ class IdleMeasuring:
         return True
 
     def _pause(self) -> bool:
-        """Wait for POLL_S; start the rest if it is high time. Returns False if the lead ends."""
+        """Wait for POLL_S; start deferred work if it is due. Returns False if the lead ends."""
         if self._ending.wait(POLL_S):
             return False
         if time.monotonic() > self._latest:
@@ -136,7 +135,7 @@ class IdleMeasuring:
             try:
                 self._rest.pop(0)()
             except Exception:
-                logger.exception("what starts in an idle moment failed")
+                logger.exception("deferred work failed")
 
     def _attempt(self) -> bool:
         """Try the next measurement on the engine's thread. Returns False if it has to be tried again."""

@@ -1,4 +1,4 @@
-"""Serve HTTP by two servers on one listening socket, one after the other.
+"""Serve HTTP with two servers, one after the other, on one listening socket.
 
 While the model loads, answering() serves a small application on a thread: the page, and 503 for all else.
 Then DrainingServer serves the whole API on the event loop, until the process is asked to end.
@@ -39,7 +39,7 @@ SOCKET_PING_S = 10.0  # seconds until a silent browser has left. Half: a busy ph
 MIB_SHIFT = 20  # a shift: n << MIB_SHIFT is n MiB in bytes
 
 App: TypeAlias = Callable[..., Any]
-"""An ASGI application. Starlette and uvicorn each have a type of their own for one."""
+"""An ASGI application. Starlette and uvicorn define different types for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ClientPolicy:
 
 
 def client_policy_of(settings: ClientPolicySettings, address: str = "127.0.0.1") -> ClientPolicy:
-    """Return the ClientPolicy that these flags describe, its files read and checked.
+    """Return the ClientPolicy that these flags describe; read and check its files.
 
     Args:
         settings: The flags.
@@ -117,8 +117,8 @@ def _socket_protocol(**named: Any) -> asyncio.Protocol:
 class DrainingServer(uvicorn.Server):
     """The server of the whole API.
 
-    When asked to end, it answers new requests with 503, and leaves replies to other leads that can continue
-    them. Other replies have grace_s to finish, then end with an error.
+    When asked to end, it answers new requests with 503, and hands over replies that other leads can continue.
+    All other replies have grace_s to finish, then end with an error.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class DrainingServer(uvicorn.Server):
         grace_s: float,
         hand_over: Callable[[], None] | None = None,
     ) -> None:
-        """Prepare to serve; `hand_over` leaves replies to other leads, and is called when asked to end."""
+        """Prepare to serve. `hand_over` is called when asked to end; it leaves replies to other leads."""
         super().__init__(config)
         self._hand_over = hand_over
         self._engine = engine
@@ -149,7 +149,7 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     def _watch_engine(self) -> None:
-        """Log when the engine makes no progress, and when it does again; fail once it is given up."""
+        """Log when the engine makes no progress and when it resumes; fail once it counts as hung."""
         if self.failure is not None:
             return
         self._engine.check()
@@ -185,7 +185,7 @@ def answering(listener: socket, app: App, tls: Tls | None) -> Generator[None]:
     The socket stays open: a client that connects between the two servers waits for the second.
     """
     own = listener.dup()  # uvicorn closes the socket that it serves
-    # One response for each connection, so that the next request reaches the other server.
+    # Close each connection after its response, so that the client's next request reaches the other server.
     server = uvicorn.Server(configured(app, tls, connection="close"))
 
     def serve() -> None:

@@ -115,7 +115,7 @@ def load_target(
 
 
 def for_browsers(settings: LeadSettings, draft: Path | None) -> Path | None:
-    """Return this draft model if browsers can draft with it: one file, of any target with its vocabulary."""
+    """Return the draft model if browsers can draft with it: one file, no head or assistant, exact drafts."""
     if draft is None or settings.verify != "exact" or len(parts(draft)) > 1:
         return None
     return None if head_of(settings) or assistant_of(settings) else draft
@@ -128,16 +128,16 @@ def drafting_inside(
     target: LlamaBackend,
     base: ReadsRows | None = None,
 ) -> tuple[ReadsRows, InlineModel | None]:
-    """Return the target as the engine uses it, and the model that drafts in this process.
+    """Return the target wrapped for the engine, and the model that drafts in this process.
 
     The target's prediction block drafts, unless the settings name a draft model, a head or an assistant.
 
     Args:
-        stack: Closes what this opens.
+        stack: Closes the opened models.
         settings: The lead's settings.
         draft: The draft model of the settings, or a default.
         target: The target.
-        base: What counts the target's positions, if that is not the target.
+        base: The wrapper that counts the target's positions; None: the target itself.
 
     Raises:
         StartupError: A model that the settings name cannot be loaded, or does not fit.
@@ -152,10 +152,10 @@ def drafting_inside(
 def _load_block(
     stack: ExitStack, settings: LeadSettings, draft: Path | None, target: LlamaBackend
 ) -> PredictionBlock | None:
-    """Return the head, assistant or block that guesses from the target's hidden rows, None if there is none.
+    """Return the head, assistant or block that drafts from the target's hidden rows, None if there is none.
 
-    A head or assistant that the settings name has priority over the prediction block in the target's file.
-    Raises StartupError if what the settings name cannot be used.
+    A head or assistant in the settings has priority over the prediction block in the target's file. Raises
+    StartupError if it cannot be used.
     """
     if head := target.options.head:
         return load_head(stack, head, target, settings.mtp_max)
@@ -199,10 +199,10 @@ def load_draft(stack: ExitStack, settings: LeadSettings, path: Path, target: Lla
 
 
 def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
-    """Return the embedder: another model, or the target's weights in a context of their own.
+    """Return the embedder: another model, or the target's weights in a separate context.
 
     Returns:
-        None if the target cannot embed, or is not asked to.
+        The embedder; None if the target cannot embed, or if the settings do not ask for it.
 
     Raises:
         StartupError: The other model cannot embed.
@@ -223,7 +223,7 @@ def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend
 
 
 def load_ranker(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
-    """Return the ranker: another model, or the target if the settings or its file say so, else None.
+    """Return the ranker: another model, or the target if the settings or the model's file say so, else None.
 
     Raises StartupError.
     """
@@ -242,7 +242,7 @@ def _embedder_beside(
     other: Path | None,
     pooling: Pooling | None,
 ) -> LlamaEmbedder:
-    """Return an embedder that uses at most half of the threads, so that replies go on meanwhile.
+    """Return an embedder that uses at most half of the threads, so that replies continue meanwhile.
 
     It runs the model in the file `other`, or the target's weights if `other` is None.
     """
@@ -273,21 +273,21 @@ def _seqs_each(settings: LeadSettings) -> int:
 def n_places(settings: LeadSettings) -> int:
     """Return how many conversations the KV cache has room for.
 
-    If conversations share cells, these are 1.5 times as many as slots, so that a side request evicts none;
-    else as many as slots.
+    This is one for each slot. If conversations share cells, it is 1.5 times the number of slots, so that a
+    side request evicts no conversation.
     """
     spare = max(1, settings.parallel // 2) if settings.kv_unified else 0
     return settings.parallel + spare
 
 
 def warm_up(backend: Backend, inline: InlineModel | None) -> None:
-    """Decode something and forget it, so that no request waits for slow first decodes.
+    """Decode some tokens and discard them, so that no request waits for slow first decodes.
 
     Call it on the thread that will decode.
 
     Args:
         backend: The target.
-        inline: The model that guesses in the lead; it is rehearsed too.
+        inline: The model that drafts in the lead; it is warmed up too.
     """
     for n_rows in (min(WARM_UP_ROWS, backend.n_batch), 1):
         rows = Batch()

@@ -41,7 +41,7 @@ def keep(kind: str, what: Sequence[object], value: Any) -> None:
 
 
 def of_files(*paths: Path) -> tuple[object, ...]:
-    """Return values that change when these files or llama.cpp do. Raises OSError for a missing file."""
+    """Return values that change when these files or llama.cpp change. Raises OSError for a missing file."""
     statuses = [(path.name, path.stat()) for path in paths]
     files = [(name, status.st_size, int(status.st_mtime)) for name, status in statuses]
     return *files, version("llama-cpp-python")

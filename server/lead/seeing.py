@@ -65,9 +65,9 @@ def load_found_pictures(
 def load_pictures(
     stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend
 ) -> tuple[Pictures, ReadsRows]:
-    """Return the pictures that a projector makes, and the target as it reads them.
+    """Load a projector; return its pictures, and the target wrapped to read them.
 
-    The target's vocabulary reads the pictures' words from then on.
+    From then on the target's vocabulary converts the words that stand for pictures to tokens.
 
     Args:
         stack: Closes the projector.

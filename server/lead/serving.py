@@ -1,4 +1,4 @@
-"""Put together what the routes of a lead serve."""
+"""Assemble the objects that a lead's routes use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from server.api.background import BackgroundReplies
 from server.api.prompt_work import PromptWork
-from server.api.served import (
+from server.api.services import (
     DrafterHealth,
     DraftMode,
     Embedding,
@@ -24,7 +24,7 @@ from server.api.served import (
     Health,
     ModelCard,
     Part,
-    Served,
+    Services,
 )
 from server.cache.named import NamedFiles
 from server.engine.thread import EngineThread
@@ -36,7 +36,7 @@ from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.library import LoadedModel
 from server.llama.llamacpp import LlamaBackend
 from server.replies.memory import MemoryStore
-from server.replies.redis_store import Kin, RedisStore
+from server.replies.redis_store import LeadGroup, RedisStore
 from server.replies.store import ReplyStore
 from server.settings import LeadSettings
 from server.speculation.speculator import Speculator
@@ -71,19 +71,19 @@ OF_REPLIES = (
 """Settings that a reply depends on; those of the model are in its fingerprint."""
 
 
-def served_by(
+def services_of(
     settings: LeadSettings,
     backend: LlamaBackend,
     engine: EngineThread,
     proposer: Speculator,
     draft_mode: DraftMode,
-) -> Served:
-    """Return what the routes of this lead serve."""
+) -> Services:
+    """Return the objects that the routes of this lead use."""
     vocabulary = backend.vocab
     card = _model_card(settings.name, settings.model, backend.model, backend.n_ctx)
     probed = recall("probe", of_logits(backend.options))
     exactness = ExactnessHealth(settings.exactness, settings.stable_width, probed)
-    return Served(
+    return Services(
         engine,
         vocabulary,
         template_of(settings, backend),
@@ -109,8 +109,8 @@ def served_by(
     )
 
 
-def kin_of(settings: LeadSettings, backend: LlamaBackend) -> str:
-    """Return a digest of all that a reply depends on besides its request. Raises StartupError."""
+def lead_group_of(settings: LeadSettings, backend: LlamaBackend) -> str:
+    """Return a digest of everything except the request that a reply depends on. Raises StartupError."""
     parts = (
         version("duo"),
         fingerprint(backend.options),
@@ -123,15 +123,15 @@ def kin_of(settings: LeadSettings, backend: LlamaBackend) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def store_of(settings: LeadSettings, background: BackgroundReplies, kin: str) -> ReplyStore:
+def store_of(settings: LeadSettings, background: BackgroundReplies, group: str) -> ReplyStore:
     """Return the store of replies: in the Redis of --redis, else in memory.
 
-    Leads of a pool with equal `kin`, see kin_of(), continue each other's replies. A private Redis ends with
-    the lead, so it would keep replies no longer than memory does.
+    Leads of a pool with equal `group` (see lead_group_of()) continue each other's replies. A private Redis
+    ends with the lead, so it keeps replies no longer than memory does, and memory is used instead.
     """
     if settings.redis is None:
         return MemoryStore()
-    store = RedisStore(settings.redis, settings.pool, kin=Kin(kin, unique_id(platform.node())))
+    store = RedisStore(settings.redis, settings.pool, group=LeadGroup(group, unique_id(platform.node())))
     store.on_cancel = background.stop
     store.on_taken = background.abandon
     return store
@@ -164,12 +164,12 @@ def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
 
 
 def _fallback_template(backend: LlamaBackend) -> Fallback:
-    """Return the template for a model without one; the token that ends its turns then ends replies."""
+    """Return the template for a model without one. The token that ends its turns also ends replies then."""
     vocabulary = backend.vocab
     found = fallback_for(controls_of(vocabulary))
     vocabulary.eog |= {vocabulary.added[mark] for mark in found.markers[-1:]}
     logger.warning(
-        "the model's file names no chat template, as those of base models: prompts have the form of %s; "
+        "the model's file has no chat template (typical of base models): prompts use the format of %s; "
         "another one can be given with --chat-template-file",
         found.name,
     )

@@ -35,7 +35,7 @@ class Site:
     draft_model: Path | None = None  # the model that drafts in this process, between steps
     lent_model: Path | None = None  # the draft model that browsers get, to draft with
     join: str | None = None  # command by which drafters on this machine join
-    join_elsewhere: str | None = None  # the same for other machines, with a password: printed, not logged
+    join_elsewhere: str | None = None  # that command for other machines; has a password: printed, not logged
     reach: str = ""  # which machines can use the printed join command
     remark: str | None = None  # text that says who drafts here, and why
     once_idle: Callable[[], None] = nothing  # called in an idle moment (idle_measuring.py)

@@ -17,7 +17,7 @@ from importlib.metadata import version
 import uvloop
 
 from server.api.app import create_app, create_waiting_app
-from server.api.served import Health, Served
+from server.api.services import Health, Services
 from server.api.traffic import Traffic
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
@@ -43,7 +43,7 @@ from server.lead.loading import (
     warm_up,
 )
 from server.lead.recollection import keep, of_model, recall
-from server.lead.serving import embedding_by, kin_of, served_by, store_of
+from server.lead.serving import embedding_by, lead_group_of, services_of, store_of
 from server.lead.site import Site, announce
 from server.lead.tiers import open_snapshots, pace_of, save_copies
 from server.lead.vocabularies import card_of
@@ -70,8 +70,7 @@ from server.terminal.reply_printer import ReplyPrinter
 logger = logging.getLogger("duo.lead")
 
 # Maximum tokens that drafters draft beyond the committed ones. A draft model makes 4 to 16 in the time of a
-# step; what it makes beyond is wasted at the next wrong guess. Half: a step may commit all guesses that there
-# are.
+# step; further ones are wasted at the next wrong guess. If halved, a step may commit all available guesses.
 AHEAD = 32
 GUESSED = 64  # rows of a step for guesses of all sessions: as many as --draft-max allows one session
 GIL_SWITCH_S = 0.0005  # seconds that the HTTP loop may keep the engine's thread waiting after a decode
@@ -109,26 +108,26 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         engine.command(lambda _: warm_up(model, models.inline))
         announce(site, policy)
         mode = "sync" if site.draft_model else "async"
-        served = served_by(settings, backend, engine, proposer, mode)
-        served = replace(served, traffic=traffic, pictures=models.pictures)
-        served = _with_remote(stack, served, settings)
+        services = services_of(settings, backend, engine, proposer, mode)
+        services = replace(services, traffic=traffic, pictures=models.pictures)
+        services = _with_remote(stack, services, settings)
         beside = (models.embedder, models.ranker)
-        embedding, reranking = (embedding_by(loading.owned, one, served.model) for one in beside)
-        replies = store_of(settings, served.background, kin_of(settings, backend))
-        served = replace(served, embedding=embedding, reranking=reranking, replies=replies)
-        served = replace(served, lending=lending_of(site, settings.pool))
-        served = _with_snapshots(served, snapshots, policy)
-        _until_ended(loading, _serve_http(engine, served, site.listener, policy, measuring))
+        embedding, reranking = (embedding_by(loading.owned, one, services.model) for one in beside)
+        replies = store_of(settings, services.background, lead_group_of(settings, backend))
+        services = replace(services, embedding=embedding, reranking=reranking, replies=replies)
+        services = replace(services, lending=lending_of(site, settings.pool))
+        services = _with_snapshots(services, snapshots, policy)
+        _until_ended(loading, _serve_http(engine, services, site.listener, policy, measuring))
     logger.info("duo has ended")
     leave_if_requested()
     return 0
 
 
-def _with_remote(stack: ExitStack, served: Served, settings: LeadSettings) -> Served:
-    """Return `served`, which fetches pictures if the settings allow it; the stack ends that."""
-    if served.pictures is None or not settings.allow_remote_images:
-        return served
-    return replace(served, remote=stack.enter_context(closing(RemotePictures())))
+def _with_remote(stack: ExitStack, services: Services, settings: LeadSettings) -> Services:
+    """Return `services`, with a fetcher of remote pictures if the settings allow it; the stack closes it."""
+    if services.pictures is None or not settings.allow_remote_images:
+        return services
+    return replace(services, remote=stack.enter_context(closing(RemotePictures())))
 
 
 def _bounds_of(settings: LeadSettings) -> Bounds:
@@ -144,30 +143,30 @@ def _until_ended(loading: Loading, serving: Coroutine[None, None, None]) -> None
         raise
 
 
-def _with_snapshots(served: Served, snapshots: Snapshots | None, policy: ClientPolicy) -> Served:
-    """Return `served` with the counters of snapshots, for /metrics, and with the conversations on disk.
+def _with_snapshots(services: Services, snapshots: Snapshots | None, policy: ClientPolicy) -> Services:
+    """Return `services` with the counters of snapshots, for /metrics, and with the conversations on disk.
 
     The history gets the exact tokens of these conversations for each API key, now and when another lead
-    writes one. Without snapshots return `served` unchanged.
+    writes one. Without snapshots return `services` unchanged.
     """
     if snapshots is None:
-        return served
-    served = replace(served, cached=snapshots.counters)
+        return services
+    services = replace(services, cached=snapshots.counters)
     for salt in (caller.salt() for caller in policy.edge.access.callers):
-        served.history.recall(snapshots.conversations(salt, most=RECALLED), salt)
-        snapshots.hear(salt, partial(served.history.recall, salt=salt))
-    return served
+        services.history.recall(snapshots.conversations(salt, most=RECALLED), salt)
+        snapshots.hear(salt, partial(services.history.recall, salt=salt))
+    return services
 
 
 async def _serve_http(
     engine: EngineThread,
-    served: Served,
+    services: Services,
     listener: socket.socket,
     policy: ClientPolicy,
     measuring: IdleMeasuring,
 ) -> None:
-    app = create_app(served, policy.edge)
-    hand_over = partial(served.background.hand_over, served.replies)
+    app = create_app(services, policy.edge)
+    hand_over = partial(services.background.hand_over, services.replies)
     config = configured(app, policy.tls, policy.bounds)
     server = DrainingServer(config, engine, grace_s=policy.grace_s, hand_over=hand_over)
     loop = asyncio.get_running_loop()
@@ -191,15 +190,15 @@ async def _serve_http(
 def keep_for_good() -> None:
     """Exclude all objects that exist now from garbage collections.
 
-    Scanning them takes up to 0.1 s, during which neither the event loop nor the engine runs. So garbage among
-    them is kept, too: imports leave some hundred objects.
+    Scanning them takes up to 0.1 s, during which neither the event loop nor the engine runs. Garbage among
+    them, a few hundred objects from imports, is never freed.
     """
     gc.freeze()
     gc.enable()
 
 
 def _with_rows(site: Site, models: LoadedModels) -> Backend:
-    """Return the model as the engine uses it, with rows for heads that may join on the bus."""
+    """Return the model wrapped to send hidden rows to heads that may join on the bus."""
     if not site.redis_url or models.pictures is not None:
         return models.model
     return WithRows(models.model, partial(row_source, models.target))
@@ -243,7 +242,7 @@ def _make_speculator(
 
 
 def _n_timed(settings: LeadSettings, backend: LlamaBackend) -> int:
-    """Return the rows of the widest step that is timed at the start, 0 if none has to be."""
+    """Return the rows of the widest step to time at the start, 0 if no step has to be timed."""
     if settings.draft_max:
         return settings.parallel + GUESSED
     if settings.parallel > 2 and not backend.overlaps:  # two rows never take longer than three
@@ -259,9 +258,9 @@ def _idle_work(
     engine: EngineThread,
     known: StepTimes,
 ) -> IdleMeasuring:
-    """Return the work for idle times: measuring on a CPU, what the site starts, and preparing grammars.
+    """Return the work for idle times: measuring on a CPU, the site's `once_idle`, and preparing grammars.
 
-    A GPU was measured before the start.
+    On a GPU, everything was measured before the start.
     """
     n_timed, what = _n_timed(settings, backend), of_model(backend.options)
 

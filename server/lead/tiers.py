@@ -1,4 +1,4 @@
-"""Set up the tiers below a lead's KV cache."""
+"""Set up the cache tiers (host memory, disk) below a lead's KV cache."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 def open_snapshots(
     settings: LeadSettings, backend: LlamaBackend, on_ready: Callable[[], None]
 ) -> Snapshots | None:
-    """Return the tiers, None if memory and disk are off. on_ready: see Snapshots. Raises StartupError."""
+    """Return the tiers, None if memory and disk are off. For on_ready see Snapshots. Raises StartupError."""
     memory_bytes = memory_budget(settings.cache_ram, backend)
     folder, n_bytes = settings.cache_dir, settings.cache_disk << MIB_SHIFT
     if not memory_bytes and folder is None:
@@ -55,7 +55,7 @@ def open_snapshots(
 
 
 def save_copies(thread: EngineThread) -> None:
-    """Save the conversations that were copied to host memory, when the model is stuck.
+    """When the model is stuck, save the conversations that were copied to host memory.
 
     The engine's thread pauses until this returns, if it responds. Blocks: do not call it on the event loop.
     """
@@ -78,8 +78,8 @@ def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
     """Return the bytes of host memory for conversations.
 
     Args:
-        wanted: MiB that the user wants; None: free memory / CACHE_DIVISOR. Weights in mapped files, whose
-            pages the system counts as free, are not free here.
+        wanted: MiB that the user wants; None: free memory / CACHE_DIVISOR. The pages of mapped weights, which
+            the system counts as free, do not count as free here.
         backend: The model.
     """
     if wanted is not None:
@@ -90,7 +90,7 @@ def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
 
 
 def free_memory() -> int:
-    """Return the bytes that this process may still take, by meminfo and its cgroup's limit (version 2)."""
+    """Return the bytes that this process may still take, by meminfo and its cgroup v2 limit."""
     try:
         free = _read_numbers(PROC / "meminfo")["MemAvailable:"] << 10
     except (OSError, KeyError):
@@ -105,7 +105,7 @@ def free_memory() -> int:
 
 
 def _read_numbers(path: Path) -> dict[str, int]:
-    """Return the numbers in a file whose lines are a name and a number, by name."""
+    """Return the numbers by name in a file whose lines each hold a name and a number."""
     lines = (line.split() for line in path.read_text().splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 
@@ -120,9 +120,9 @@ def pace_of(options: LlamaOptions) -> tuple[object, Callable[[list[float]], None
 
 
 def fingerprint(options: LlamaOptions) -> str:
-    """Return a digest of all that a saved state depends on.
+    """Return a digest of everything that a saved state depends on.
 
-    These are the files of model and adapters (by their sizes and both ends), the options, and llama.cpp's
+    This is: the files of model and adapters (their sizes and both ends), the options, and llama.cpp's
     version. Raises StartupError.
     """
     files = "/".join(file_digest(path) for path in options.files)

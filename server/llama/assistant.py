@@ -1,4 +1,4 @@
-"""Run a small model, in its own file, that guesses on its target's KV cache (Gemma 4's assistant)."""
+"""Run a small model with its own file that guesses from its target's KV cache (Gemma 4's assistant)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from server.llama.parts import model_name
 
 
 class Assistant(BlockContext):
-    """A model that attends to its target's cells and has none of its own. Implements PredictionBlock.
+    """A model that attends to its target's cells and has no cells itself. Implements PredictionBlock.
 
-    It reserves one cell of the target per sequence, since llama.cpp needs a free cell for each row, though it
-    writes nothing there. Close the assistant before the target.
+    It reserves one cell of the target per sequence, because llama.cpp needs a free cell for each row,
+    although it writes nothing there. Close the assistant before the target.
     """
 
     source = "mtp"
@@ -61,8 +61,8 @@ class Assistant(BlockContext):
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
         """Evaluate the wanted rows.
 
-        All guesses of a step get the position of the first one, so `depth`, the number of tokens guessed
-        before, is subtracted.
+        All guesses of a step get the position of the first guess, so `depth`, the number of earlier guesses,
+        is subtracted.
         """
         guesses = Batch()
         rows = [i for i, wanted in enumerate(batch.wanted) if wanted]

@@ -46,7 +46,7 @@ BUDGET_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class AttentionTimes:
-    """Seconds of a decode, by kind, by width in the order of WIDTHS, and by depth in that of DEPTHS."""
+    """Seconds of a decode, by kind, number of rows (as in WIDTHS), and tokens before it (as in DEPTHS)."""
 
     seconds: Mapping[Kind, Sequence[Sequence[float]]]
 
@@ -68,7 +68,7 @@ def _on_line(places: Sequence[int], values: Sequence[float], place: float) -> fl
 def can_choose(model: LoadedModel) -> bool:
     """Return True if the model can be timed with and without flash attention.
 
-    For this its cache must have only cells that can be moved: no recurrent state, no compressed cells.
+    To be timed, its cache must have only movable cells: no recurrent state, no compressed cells.
     """
     stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
     return not stateful and model.metadata("general.architecture") not in COMPRESSED
@@ -90,7 +90,7 @@ def measure(
         make: Returns a new context, not yet attached to the model.
 
     Returns:
-        The times; None if the model has a state, if its cells cannot be moved, or if budget_s is too short.
+        The times; None if the model has a state or immovable cells, or if budget_s is too short.
     """
     small = _small_options(model, options)
     depths = [depth for depth in DEPTHS if depth + WIDTHS[-1] <= small.n_cells]
@@ -162,10 +162,10 @@ def _can_move(context: LlamaContext) -> bool:
 
 
 def _deepen_contexts(contexts: Sequence[LlamaContext], depths: Sequence[int]) -> Iterator[int]:
-    """Fill sequence 0 of all contexts with tokens to one depth after the other, and yield each depth reached.
+    """Fill sequence 0 of all contexts with tokens up to each depth in turn, and yield each depth reached.
 
-    Only the first tokens are evaluated. The others are copies of their cells at later positions, since the
-    time of a decode does not depend on which tokens precede it.
+    Only the first tokens are evaluated. Copies of their cells at later positions serve as the other tokens,
+    because the time of a decode does not depend on the preceding tokens' content.
     """
     depth = depths[0]
     for context in contexts:

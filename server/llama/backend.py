@@ -18,9 +18,9 @@ Hidden: TypeAlias = npt.NDArray[np.float32]
 """Hidden rows, (rows, n_embd): output of the last layer before the norm that precedes the head."""
 
 PAD = 0
-"""Token of padding rows; any would do."""
+"""Token of padding rows; any token would do."""
 PICTURE_IDS = 1 << 30
-"""Ids from here on, up to twice this, are no tokens: each stands for a position of a picture."""
+"""First id that is not a token: each id from here up to twice this value is a position of a picture."""
 
 # list[int]() takes 0.3 µs, list() takes 0.04, and a batch is made for each guess
 _ints: type[list[int]] = list
@@ -67,31 +67,31 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """Positions of a picture's rows in a model with M-RoPE, four for each: time, row, column, another."""
+    """Positions of a picture's rows in a model with M-RoPE: four per row (time, row, column, unused)."""
 
-    places: npt.NDArray[np.int32]  # (4, rows); those that move begin with 0
-    moves: npt.NDArray[np.int32]  # (4, 1), 1 where the position of the picture is to be added, else 0
-    n_positions: int  # from the first row's position to that of the token behind the picture
+    places: npt.NDArray[np.int32]  # (4, rows); relative to the picture's position where `moves` is 1
+    moves: npt.NDArray[np.int32]  # (4, 1), 1 where the picture's position is added, else 0
+    n_positions: int  # difference between the positions of the next token and of the first row
 
     def positions_from(self, first: int, positions: Sequence[int]) -> npt.NDArray[np.int32]:
-        """Return the positions of rows from index `first` on, in a picture that begins at `positions`."""
+        """Return the positions of the rows from index `first` on; `positions` has the picture's for each."""
         return self.places[:, first : first + len(positions)] + self.moves * np.asarray(positions, np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embeddings:
-    """Consecutive rows of a picture, evaluated in place of tokens."""
+    """Consecutive rows of a picture, evaluated instead of tokens."""
 
     rows: Hidden  # (rows, width of the model's input), writable
-    together: bool = False  # each row sees all others, also those behind it
+    together: bool = False  # each row attends to all others, including later ones
     grid: Grid | None = None  # None: each row has one position, the next one
     first: int = 0  # index of the first row in the grid
 
 
 class FillInMiddle(NamedTuple):
-    """Ids of control tokens for a text with a gap: before the text in front of the gap, and that behind it.
+    """Ids of the control tokens before prefix and suffix of a text with a gap.
 
-    `middle` precedes what fills the gap. If the model has them, `repository` precedes the name of a
+    `middle` precedes the text that fills the gap. If the model has them, `repository` precedes the name of a
     repository, and `file` the name of each of its files.
     """
 
@@ -136,7 +136,7 @@ class Vocabulary(Protocol):
 
 
 def blank_of(vocab: Vocabulary) -> int:
-    """Return the token that drafters read in place of each position of a picture, which they cannot see."""
+    """Return the token that replaces each position of a picture for drafters, which cannot read pictures."""
     return next(reversed(vocab.tokenize(" ", special=False)), PAD)
 
 
@@ -152,7 +152,7 @@ class Backend(Protocol):
     n_cells: int  # KV cells: the maximum sum of the lengths of all sequences
     n_ctx: int  # maximum positions of a sequence
     n_seqs: int
-    n_batch: int  # maximum rows of a decode, beside those of pictures that one decode must have
+    n_batch: int  # maximum rows of a decode, except for pictures that must be decoded at once
     can_trim: bool  # sequences can be shortened; False if a state covers all tokens of a sequence
     n_tail: int  # if not can_trim: number of a decode's last rows that can be removed, once per decode
     can_copy: bool  # copy() works; can_trim implies it
@@ -168,7 +168,7 @@ class Backend(Protocol):
             decode.
 
         Raises:
-            BackendError: The content of the batch's sequences is then unknown: trim them to 0.
+            BackendError: The content of the batch's sequences is unknown afterwards: trim them to 0.
         """
         ...
 
@@ -215,15 +215,15 @@ class Backend(Protocol):
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Append positions start to end of `source` to `target`, whose length is `start`.
 
-        Cheap if sequences share cells. A state is copied too, even if start == end.
+        This is cheap if sequences share cells. A state is copied too, even if start == end.
         """
         ...
 
     def shift(self, seq: int, start: int, end: int) -> None:
         """Remove positions start to end and move later ones down to start.
 
-        The moved cells still depend on the removed ones. No other sequence may share the moved cells, since
-        they would move there too.
+        The moved cells still depend on the removed ones. No other sequence may share the moved cells, because
+        they would be moved in that sequence too.
         """
         ...
 
@@ -234,7 +234,7 @@ class ReadsRows(Backend, Protocol):
     """A Backend that also evaluates rows of embeddings."""
 
     def read_rows(self, batch: Batch, given: Embeddings) -> None:
-        """Evaluate rows of embeddings, none of whose logits is wanted.
+        """Evaluate rows of embeddings, without logits.
 
         Args:
             batch: Sequences and positions of the rows; its tokens are ignored.
@@ -248,10 +248,10 @@ class ReadsRows(Backend, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowsCard:
-    """Hidden rows of a target: those that a lead can send, or that a head reads."""
+    """Description of a target's hidden rows that a lead can send, or that a head reads."""
 
-    width: int  # numbers that a layer reads or writes for a token
-    layers: tuple[int, ...]  # layers whose inputs it can send or reads; -1: the output of the last one
+    width: int  # length of a row: numbers that a layer reads or writes for a token
+    layers: tuple[int, ...]  # layers whose inputs are sent or read; -1: the output of the last layer
 
 
 SentRows: TypeAlias = npt.NDArray[np.float16]
@@ -259,10 +259,10 @@ SentRows: TypeAlias = npt.NDArray[np.float16]
 
 
 class RowGiver(Protocol):
-    """A model whose recent hidden rows can be had; `with_rows.py` is real."""
+    """A model that gives its recent hidden rows; implemented in `with_rows.py`."""
 
     def keep_rows(self, kinds: Collection[tuple[int, ...]]) -> None:
-        """From the next decode on, keep the rows of these layers, for each kind of head, and no others."""
+        """From the next decode on, keep only the rows of these layers, for each kind of head."""
         ...
 
     def recent_rows(self, kind: tuple[int, ...], seq: int, start: int, end: int) -> tuple[int, SentRows]:
@@ -271,7 +271,7 @@ class RowGiver(Protocol):
 
 
 class OverModel:
-    """Base of backends that wrap another one. It passes on that one's properties; subclasses do the rest."""
+    """Base of backends that wrap another backend: passes on its properties; subclasses add the methods."""
 
     vocab: Vocabulary
     name: str
@@ -314,8 +314,8 @@ class PredictionBlock(Protocol):
     docstring are those of Backend.
     """
 
-    source: str  # source that its guesses are counted for
-    what: str  # its name in messages
+    source: str  # source under which its guesses are counted
+    what: str  # name in messages
     n_embd: int  # width of a hidden row
     n_batch: int  # maximum rows of a decode
     n_depths: int  # maximum tokens that it guesses ahead; 0: any number
@@ -337,7 +337,7 @@ class PredictionBlock(Protocol):
             Logits and hidden rows of the wanted rows, views that are valid until the next call.
 
         Raises:
-            BackendError: What the block's KV cache holds for the batch's sequences is then unknown.
+            BackendError: The content of the batch's sequences in the block's KV cache is unknown afterwards.
         """
         ...
 

@@ -59,7 +59,7 @@ class LlamaBatch:
         self._wanted[row] = True
 
     def embed(self, hidden: Hidden) -> None:
-        """Give each row a hidden row of this writable array, in order, as input beside its token."""
+        """Give each row a hidden row of this writable array, in order, as an additional input."""
         self.batch.embd = FLOATS(ctypes.c_float.from_buffer(hidden.data))  # data_as() takes a µs more
 
     @contextmanager
@@ -82,7 +82,7 @@ class LlamaBatch:
             self.batch.pos = ctypes.cast(self._positions, _INTS)
 
     def _share_rows(self, batch: Batch) -> None:
-        """Set the sequences of each row that belongs to several; reset first those of the previous batch."""
+        """Set the sequences of rows that belong to several; first reset such rows of the previous batch."""
         for row in self._shared:
             self._seq_counts[row] = 1
             self._seq_addresses[row] = self._own[row]
@@ -100,7 +100,7 @@ class LlamaContext:
     keys: GraphKeys | None = None  # those that the context was made with
 
     def attach(self, model: LoadedModel, handle: Any, *, n_streams: int, overlaps: bool) -> None:
-        """Take over a context of the model; n_streams is as in LlamaOptions, overlaps as in Backend."""
+        """Take ownership of a context of the model. n_streams: see LlamaOptions; overlaps: see Backend."""
         self.handle = handle
         self.overlaps = overlaps
         self.n_batch = int(C.llama_n_batch(handle))
@@ -166,11 +166,11 @@ class LlamaContext:
                 C.llama_set_causal_attn(self.handle, True)
 
     def _to_differ(self, batch: Batch, n_wanted: int) -> list[int]:
-        """Return rows whose logits to compute only so that CUDA does not record this part of a prompt.
+        """Return rows whose logits are computed only to prevent CUDA from recording this part of a prompt.
 
-        CUDA would record it if it had the shape of the latest part that used the same graph (cuda_graphs.py).
-        Parts without wanted rows share one graph, parts with some share another. The extra rows change the
-        shape.
+        CUDA would record a part with the shape of the latest part that used the same graph (cuda_graphs.py).
+        Parts without wanted rows share one graph, parts with wanted rows share another. The additional rows
+        change the shape.
         """
         n_rows, shapes, n_more = len(batch), self._shapes, 0
         if n_rows <= self.unlike_rows or n_wanted == n_rows:
@@ -246,7 +246,7 @@ class LlamaContext:
     def _take_state(self, seq: int) -> None:
         """Save and load the state of a trimmed sequence, so that it can be copied.
 
-        Trimming only makes the sequence use an earlier state; llama.cpp would still copy the latest one.
+        Trimming only makes the sequence use an earlier state; llama.cpp would still copy the latest state.
         """
         size = self.state_bytes(seq)
         data = (ctypes.c_uint8 * size)()

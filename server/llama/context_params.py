@@ -40,7 +40,7 @@ def context_params(options: LlamaOptions) -> Any:
 
 
 def spare_sequence(params: Any) -> None:
-    """Add one sequence to the parameters: the spare one that Windows needs (windows.py)."""
+    """Add one sequence to the parameters: the spare sequence that Windows needs (windows.py)."""
     params.n_seq_max += 1
     params.n_batch = max(params.n_batch, params.n_seq_max)
 

@@ -37,7 +37,7 @@ MOST_SLOTS = 16
 
 
 def each_has_its_own(weights: Weights, *, whole: bool) -> bool:
-    """Return True if each shape of decode can have its own graph; `whole`: all layers are on GPUs."""
+    """Return True if each shape of decode can have its own graph. `whole`: all layers are on GPUs."""
     if not whole or weights.places or weights.rpc or weights.split_mode in ("row", "tensor"):
         return False
     gpus = [device for device in devices() if device.type == GPU and not device.borrowed]
@@ -48,7 +48,7 @@ def each_has_its_own(weights: Weights, *, whole: bool) -> bool:
 def forgo_graphs(path: Path) -> bool:
     """Disable CUDA graphs in this process if ggml would corrupt those of this model; return True if so.
 
-    It does when it updates a graph from one cuBLAS kernel to another. Call this before the first decode.
+    ggml does so when it updates a graph from one cuBLAS kernel to another. Call this before the first decode.
     """
     if not _are_recorded() or not has_half_matrices(path):
         return False

@@ -34,7 +34,7 @@ class GgmlDevice:
     type: int
     free: int  # bytes
     handle: int
-    borrowed: bool = False  # it is a lender's
+    borrowed: bool = False  # True if it is a lender's
 
 
 def devices() -> list[GgmlDevice]:
@@ -145,7 +145,7 @@ def borrow(lenders: Sequence[str]) -> None:
 
 
 def use_no_gpu() -> None:
-    """Let models that this process loads later use no GPU.
+    """Prevent models that this process loads later from using GPUs.
 
     llama.cpp uses a GPU for prompts even if none of the layers are on it: a drafter on the CPU would compete
     with the lead for that GPU.
@@ -157,7 +157,7 @@ def use_no_gpu() -> None:
 def own_gpus() -> Any:
     """Return the GPUs of this machine, for a model loaded without --rpc: a C array that ends with None.
 
-    Devices borrowed over RPC are left out; after use_no_gpu(), so are all GPUs. None: no restriction is
+    Devices borrowed over RPC are left out, and after use_no_gpu() all GPUs. Return None if no restriction is
     needed.
     """
     if _host_only:
@@ -172,7 +172,7 @@ def own_gpus() -> Any:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 def _on_abort(message: bytes) -> None:
-    """Report that a machine that lends its GPU is lost, or else print the message.
+    """Report the loss of a lender if that is the reason, else print the message.
 
     ggml calls this before it aborts, and ends the process when this returns.
     """

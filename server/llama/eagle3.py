@@ -25,10 +25,10 @@ MOST_FUSED = 64
 class LlamaHead(BlockContext):
     """An EAGLE-3 head: a small model that guesses from hidden rows of several of the target's layers.
 
-    Implements PredictionBlock. These rows are first fused into one row per token. The head may use the
-    target's embeddings and unembedding. It owns its own weights; close it before the target. It has no cell
-    at a text's first position, since no row precedes that. llama.cpp's own EAGLE-3 code numbers all cells one
-    lower, which is equivalent: attention depends on distances only.
+    Implements PredictionBlock. The rows are first fused into one row per token. The head may use the target's
+    embeddings and unembedding. It owns its own weights; close it before the target. It has no cell at a
+    text's first position, because no row precedes it. llama.cpp's own EAGLE-3 code numbers all cells one
+    lower, which is equivalent, because attention depends on distances only.
 
     Raises:
         StartupError: The head does not fit this target, or the build lacks what it needs.
@@ -41,8 +41,8 @@ class LlamaHead(BlockContext):
         """Load the head.
 
         Args:
-            target: The model whose tokens the head guesses. In a process without it: a model with its
-                embeddings, which a head without its own uses.
+            target: The model whose tokens the head guesses; in another process, a model with the target's
+                embeddings, which are used by a head without embeddings.
             path: The head's file.
             options: Options of the head's context, in a process without the target. None: the head reads
                 rows of `target`.
@@ -98,8 +98,8 @@ class LlamaHead(BlockContext):
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
         """Evaluate rows; see PredictionBlock.evaluate().
 
-        llama.cpp is asked for the logits of all rows if any are wanted, else for none. Asked for those of
-        some rows, it would return those of the first rows instead.
+        Logits of all rows are requested if any are wanted, else none. If some rows were requested, llama.cpp
+        would return the logits of the first rows instead.
         """
         after = [i for i, position in enumerate(batch.positions) if position or batch.wanted[i]]
         any_wanted = any(batch.wanted)
@@ -122,7 +122,7 @@ class LlamaHead(BlockContext):
         self.model.close()
 
     def _mismatch_reason(self) -> str | None:
-        """Return why llama.cpp would exit, or guess noise, with this head and target; None if they fit."""
+        """Return why llama.cpp would exit or make random guesses with this head; None if it fits."""
         target = self._target.model
         width, n_layers = int(C.llama_model_n_embd(target.handle)), int(C.llama_model_n_layer(target.handle))
         kind = target.metadata("general.architecture")
@@ -135,7 +135,7 @@ class LlamaHead(BlockContext):
         return None
 
     def _lack_reason(self, path: Path) -> str | None:
-        """Return which weights the head has neither itself nor in the target; None if it has all."""
+        """Return the weights that neither the head nor the target has; None if there are no such weights."""
         width, own = (int(C.llama_model_n_embd(one.handle)) for one in (self._target.model, self.model))
         if own == width:
             return None

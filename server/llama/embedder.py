@@ -34,7 +34,7 @@ class LlamaEmbedder:
 
         Args:
             options: Options of the model; n_cells is the maximum number of an input's tokens.
-            pooling: How rows become one vector; None: as the file says, else their mean.
+            pooling: How rows become one vector; None: as the file specifies, else their mean.
             model: The model with these options if it is loaded already; it is not closed here.
         """
         self._owned = model is None

@@ -33,7 +33,7 @@ class Embedder(Protocol):
         ...
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
-        """Return vectors, (number of inputs, n_embd), of Euclidean length 1 each unless they are scores.
+        """Return vectors, (number of inputs, n_embd), each of Euclidean length 1 unless they are scores.
 
         No input may be empty. Raises BackendError.
         """

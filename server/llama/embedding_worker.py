@@ -1,4 +1,4 @@
-"""Compute embeddings on a thread, a few inputs at a time, so that streams go on."""
+"""Compute embeddings on a thread, a few inputs at a time, so that streams continue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EmbeddingWorker:
 
         Args:
             inputs: Token ids of each input: at least one, at most the embedder's n_ctx.
-            tenant: The tenant to whom the request's place in the queue is counted.
+            tenant: The tenant for whom the request's place in the queue counts.
 
         Raises:
             BusyError: The queue is full.

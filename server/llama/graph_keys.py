@@ -2,8 +2,8 @@
 
 ggml keeps a recorded graph under the address of the first operation that a GPU computes in a decode
 (ggml_cuda_graph_get_key in its ggml-cuda.cu). llama.cpp makes the operations of each decode at the addresses
-of the previous one, so all decodes share one graph, and each change of shape discards it. Here an operation
-that does nothing comes first, at an address that each shape has for itself. A shape is the number of rows, of
+of the previous one, so all decodes share one graph, and each change of shape discards it. This module inserts
+a first operation that does nothing, at a different address for each shape. A shape is the number of rows, of
 wanted rows, and of cells that the rows attend to, which llama.cpp rounds up to 256.
 
 llama.cpp lets a sampler add operations to the graph of a decode (llama_sampler_i.backend_apply in its
@@ -92,10 +92,10 @@ class GraphKeys:
         params.samplers, params.n_samplers = ctypes.pointer(self._config), 1
 
     def _apply(self, _sampler: Any, _context: Any, graph: int, _data: Any) -> None:
-        """Insert this shape's operation, which does nothing, before the first one that a GPU computes.
+        """Insert this shape's operation, which does nothing, before the first operation computed on a GPU.
 
-        Before that place the CPU looks up the tokens' embeddings. `graph` has all operations of a decode but
-        the inserted one.
+        Earlier operations look up the tokens' embeddings on the CPU. `graph` has all operations of a decode
+        except the inserted one.
         """
         n = int(_n_nodes(graph))
         if not n:
@@ -135,5 +135,5 @@ class GraphKeys:
 
 
 def keys_of(model: LoadedModel, params: Any) -> GraphKeys | None:
-    """Return the keys of a context made with these parameters; None if its shapes share graphs."""
+    """Return the keys for a context made with these parameters; None if its shapes share graphs."""
     return GraphKeys(params) if model.has_own_graphs else None

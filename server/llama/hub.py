@@ -17,7 +17,7 @@ PREFERRED = "Q4_K_M"
 _PROJECTOR = re.compile(r"(?:.*/)?[^/]*mmproj[^/]*\.gguf", re.IGNORECASE)
 _GGUF = re.compile(r"(?:.*/)?(?![^/]*(?:mmproj|imatrix))[^/]*\.gguf", re.IGNORECASE)
 RUN = ("mtp", "eagle3")
-"""Kinds of heads that duo runs; of a repository with both, the first is used."""
+"""Kinds of heads that duo runs; if a repository has both, the first is used."""
 # Names of files with a head or assistant beside a model, as llama.cpp tells them (common/download.cpp).
 _HEAD = re.compile(r"(?:.*/)?[^/]*(mtp|eagle3|dflash|dspark)-[^/]*", re.IGNORECASE)
 # The last part of a file's name, as llama.cpp reads a quantisation from it: its first number is the bits.
@@ -45,7 +45,7 @@ def source(repository: str, file: str | None = None, *, flag: str = "--hf-repo")
 
 
 def choose(names: Sequence[str], wanted: Source) -> list[str]:
-    """Return which of a repository's file names are the wanted model's, in order. Raises StartupError."""
+    """Return the names of the wanted model's files in a repository, in order. Raises StartupError."""
     if wanted.file is not None:
         found = siblings(wanted.file)
         if missing := [name for name in found if name not in names]:
@@ -61,10 +61,10 @@ def choose(names: Sequence[str], wanted: Source) -> list[str]:
 
 
 def heads(names: Sequence[str], model: str) -> dict[str, str]:
-    """Return the head of each kind that is for a model of the same repository, by kind.
+    """Return the heads in a repository that are for its model, one per kind.
 
-    A head lies in the model's folder or in one around it. Of several, the nearest counts, then the one with
-    the most similar quantisation.
+    A head is in the model's folder or in a parent folder. Among several, the nearest is used, then the one
+    with the most similar quantisation.
 
     Args:
         names: Names of the repository's files.
@@ -102,13 +102,13 @@ def _beside(names: Sequence[str], model: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FetchedModel:
-    """A model that was fetched, and the files beside it, which were not."""
+    """A fetched model, and the files beside it, which are not fetched yet."""
 
     model: Path  # its first file
     repository: str
     heads: Mapping[str, list[str]]  # names of a head's files, by kind
     projector: str | None  # name of the projector's file
-    offline: bool  # nothing but Hugging Face's cache was reached
+    offline: bool  # only Hugging Face's cache was reached
 
     def fetch_beside(self, names: Sequence[str]) -> Path:
         """Return the path of the first of these files, downloaded if necessary. Raises StartupError."""
@@ -124,9 +124,8 @@ def fetch(wanted: Source, *, offline: bool = False) -> Path:
 def find(wanted: Source, *, offline: bool = False) -> FetchedModel:
     """Return the model, downloaded unless it is in Hugging Face's cache.
 
-    Without a connection, or if `offline`, only the cache is used. The access token is that of HF_TOKEN or of
-    Hugging Face's login.
-    Raises StartupError.
+    Without a connection, or if `offline`, only the cache is used. The access token comes from HF_TOKEN or
+    from Hugging Face's login. Raises StartupError.
     """
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when it is imported
@@ -169,7 +168,7 @@ def _hub_for(repository: str) -> Generator[Any]:
 
 
 def _file_names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
-    """Return names of the repository's files, and True if they are only those in the local cache."""
+    """Return the names of the repository's files, and True if only the local cache was listed."""
     try:
         about = hub.HfApi().model_info(wanted.repository, timeout=HUB_TIMEOUT_S)
         return [file.rfilename for file in about.siblings or ()], False
@@ -187,7 +186,7 @@ def _file_names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
 
 
 def _model_files(names: Sequence[str]) -> list[str]:
-    """Return the sorted names of models; if there are none, those of the heads that duo can run."""
+    """Return the sorted names of models; if there are none, the names of heads that duo can run."""
     files = sorted(name for name in names if _GGUF.fullmatch(name))
     kinds = {name: kind[1].lower() for name in files if (kind := _HEAD.fullmatch(name))}
     models = [name for name in files if name not in kinds]
@@ -195,7 +194,7 @@ def _model_files(names: Sequence[str]) -> list[str]:
 
 
 def _bits(name: str) -> int:
-    """Return the bits of a weight by a file's name, 0 if it does not say."""
+    """Return the bits of a weight according to a file's name, 0 if the name has none."""
     found = _LAST_PART.search(name)
     return int(found[1] or 0) if found else 0
 

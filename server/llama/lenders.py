@@ -1,6 +1,6 @@
 """Watch lenders: machines that hold a part of the lead's model (duo lend, or llama.cpp's rpc-server).
 
-Checks whether they answer, and decides what happens when one is lost (docs/adr/0014).
+This module checks whether they answer, and handles the loss of a lender (docs/adr/0014).
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ def _end_process(error: LostLenderError) -> None:
 
 
 class Watch:
-    """Waits until any connection to a lender, a machine that lends its GPU, ends. May report a loss twice.
+    """Waits until a connection to any lender ends. May report a loss twice.
 
-    There is one per process, because llama.cpp has one callback that it calls before it ends the process.
+    There is one Watch per process, because llama.cpp has a single callback for the end of the process.
     """
 
     def __init__(self) -> None:
@@ -157,8 +157,8 @@ class Watch:
     def aborted(self, message: str) -> bool:
         """Report a loss, and never return, if llama.cpp aborts the process because of a lender.
 
-        llama.cpp calls this before it aborts, so the process can end in an orderly way. Returns False if
-        `message` tells another reason.
+        llama.cpp calls this before it aborts, so that the process can end in an orderly way. Returns False if
+        `message` has another reason.
         """
         if "ggml-rpc" not in message:
             return False

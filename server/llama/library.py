@@ -1,4 +1,4 @@
-"""Start llama.cpp, take in its log, and load models from files."""
+"""Start llama.cpp, redirect its log, and load models from files."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def hidden_rows(who_needs: str, instead: str) -> Any:
 
     Args:
         who_needs: Beginning of the error message, such as "its block needs".
-        instead: What the message advises instead of another build.
+        instead: Alternative that the message advises besides another build.
 
     Raises:
         StartupError: This build lacks them.
@@ -118,7 +118,7 @@ def free_memory_of_gpus() -> list[int]:
 
 
 def computes_elsewhere(weights: Weights) -> bool:
-    """Return True if layers are computed by a GPU or a lender; builds without GPUs can use lenders, too."""
+    """Return True if a GPU or a lender computes layers; builds without GPUs can also use lenders."""
     return bool(weights.n_gpu_layers) and has_gpu() and (bool(weights.rpc) or bool(free_memory_of_gpus()))
 
 
@@ -148,7 +148,7 @@ def with_attention(options: LlamaOptions, attention: Literal["on", "off"]) -> Ll
 def default_cells(
     path: Path, n_sessions: int, weights: Weights | None = None, rope: Rope | None = None
 ) -> int:
-    """Return the KV cells for n_sessions conversations of MOST_CTX tokens, or of the context if shorter."""
+    """Return the KV cells for n_sessions conversations of MOST_CTX tokens (or of a shorter context)."""
     start_library()  # its log goes to logging from here on
     changed = weights.overrides if weights else ()
     trained = trained_context(path, {override.key: override.value for override in changed})
@@ -197,9 +197,9 @@ class LoadedModel:
             raise
 
     def _count_blocks(self, path: Path) -> int:
-        """Return how many prediction blocks the files contain and llama.cpp can evaluate.
+        """Return how many prediction blocks the files contain that llama.cpp can evaluate.
 
-        If the metadata announce blocks that the files lack, llama.cpp would end the process at the first use.
+        If the metadata declare blocks that the files lack, llama.cpp ends the process at their first use.
         """
         n_blocks, n_layers = (f(self.handle) for f in (C.llama_model_n_layer_nextn, C.llama_model_n_layer))
         architecture = self.metadata("general.architecture")

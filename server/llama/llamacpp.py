@@ -137,7 +137,7 @@ class LlamaBackend(LlamaContext):
     """Implements Backend. Raises StartupError if the model cannot be loaded or its context not created."""
 
     def __init__(self, options: LlamaOptions, attention: ChooseAttention | None = None) -> None:
-        """Load a model; `attention` chooses flash attention on a CPU if the options leave it open."""
+        """Load a model; `attention` chooses flash attention on a CPU if the options do not decide."""
         before = own_memory()
         self.model = LoadedModel(options.model_path, options.weights)
         if own_memory() - before > self.model.n_bytes // 2:  # llama.cpp has copied the weights
@@ -205,9 +205,9 @@ class LlamaBackend(LlamaContext):
     def _can_trim(self, elsewhere: bool) -> bool:
         """Return True if sequences can be trimmed. Raise StartupError if the model cannot be evaluated.
 
-        A trial decode finds out. It is left out if the model is on the CPU and keeps nothing but cells; any
-        other model may have a state that cannot be trimmed, or a device with too little memory. A trial takes
-        up to 4 s on busy cores, since threads wait for each other.
+        A trial decode shows that. It is skipped if the model is on the CPU and keeps only cells; any other
+        model may have a state that cannot be trimmed, or a device with too little memory. A trial takes up to
+        4 s on busy cores, because threads wait for each other.
 
         Args:
             elsewhere: True if devices other than the CPU compute layers.

@@ -1,4 +1,4 @@
-"""Log how much of a model is loaded, if loading takes long."""
+"""Log how much of a model has been loaded, if loading takes long."""
 
 from __future__ import annotations
 

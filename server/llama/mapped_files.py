@@ -23,7 +23,7 @@ def own_memory() -> int:
 
 
 def return_freed() -> None:
-    """Give freed memory back to the system. Only GNU's C library keeps it: with others, do nothing."""
+    """Give freed memory back to the system. Does nothing except with GNU's C library, which keeps it."""
     if trim := getattr(_LIBC, "malloc_trim", None):
         trim(ctypes.c_size_t(0))
 
@@ -31,11 +31,11 @@ def return_freed() -> None:
 def release_mapped(files: Sequence[Path]) -> int:
     """Release the memory of these mapped files. Pages that are used later are read from disk again.
 
-    llama.cpp reads a whole file, and keeps a copy of its weights in the CPU's best order: the file's own
-    pages are then no longer used.
+    llama.cpp reads a whole file, and keeps a copy of its weights in the CPU's best order. The file's own
+    pages are not used after that.
 
     Returns:
-        Bytes of address space that were released; 0 if the system does not tell what is mapped.
+        Bytes of address space that were released; 0 if the system does not list mappings.
     """
     try:
         lines = MAPS.read_text().splitlines()

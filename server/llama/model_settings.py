@@ -204,7 +204,7 @@ def downloaded(settings: S, fetched: FetchedModel | None = None) -> S:
 
     Args:
         settings: The settings.
-        fetched: Their model, if found() was called; None: it is called now.
+        fetched: The settings' model, as found() returned it; None: call found() now.
     """
     if (one := fetched or found(settings)) is None:
         return settings

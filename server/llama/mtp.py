@@ -26,7 +26,7 @@ from server.llama.with_block import MOST_WAITING
 
 
 class BlockContext(LlamaContext):
-    """Base of all PredictionBlocks over llama.cpp: a context that reads a hidden row beside each token."""
+    """Base of all PredictionBlocks over llama.cpp: a context that reads a hidden row with each token."""
 
     can_trim = True
 
@@ -99,11 +99,11 @@ class _Guess(NamedTuple):
 
 
 class LlamaBlock(BlockContext):
-    """The block in the model's file, or its blocks, each of which guesses at one depth.
+    """The block in the model's file, or several blocks, each of which guesses at one depth.
 
-    Implements PredictionBlock. Close it before the target. Several blocks share cells, in which each has its
-    own keys and values. They evaluate the model's tokens one after the other in the same cells. The block for
-    a depth also evaluates the guesses before its own.
+    Implements PredictionBlock. Close it before the target. Several blocks share cells, in which each block
+    has its own keys and values. They evaluate the model's tokens one after the other in the same cells. The
+    block for a depth also evaluates the guesses of lower depths.
 
     Raises:
         StartupError: No context can be made, or this build of llama.cpp gives no hidden rows.
@@ -170,7 +170,7 @@ class LlamaBlock(BlockContext):
     def _with_earlier(self, batch: Batch, hidden: Hidden, depth: int) -> tuple[Batch, Hidden]:
         """Return a batch and hidden rows in which the sequence's earlier guesses precede each row.
 
-        depth: Which guess of a step the rows are for; 1: the first, which has no earlier ones.
+        depth: Number of the guess in its step; 1: the first guess, which has no earlier guesses.
         """
         whole = Batch()
         rows: list[Hidden] = []
@@ -186,10 +186,10 @@ class LlamaBlock(BlockContext):
 
 
 class BlockFile(LlamaBlock):
-    """The blocks in a file of their own, without the model that they guess for. It owns their weights.
+    """The blocks in a separate file, which does not contain their target. Owns their weights.
 
     Raises:
-        StartupError: As LlamaBlock; or the file cannot be loaded, or is of another model.
+        StartupError: As LlamaBlock; also if the file cannot be loaded, or belongs to another model.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class BlockFile(LlamaBlock):
         self.model.close()
 
     def _mismatch_reason(self, target: LoadedModel) -> str | None:
-        """Return why llama.cpp would exit, or guess noise, with this target; None if they fit."""
+        """Return why llama.cpp would exit or make random guesses with this target; None if it fits."""
         kinds = [model.metadata("general.architecture") for model in (self.model, target)]
         widths = [int(C.llama_model_n_embd_out(model.handle)) for model in (self.model, target)]
         if not self.model.n_blocks:

@@ -89,7 +89,7 @@ class TensorPlace:
 
 
 def tensor_places(texts: Sequence[str], *, cpu_moe: bool, n_cpu_moe: int) -> tuple[TensorPlace, ...]:
-    """Return the rules of --override-tensor, --cpu-moe and --n-cpu-moe; the first one that matches counts."""
+    """Return the rules of --override-tensor, --cpu-moe and --n-cpu-moe. The first matching rule applies."""
     named = [TensorPlace.parse(text) for text in texts]
     layers = [TensorPlace(rf"blk\.{i}{EXPERTS}", HOST) for i in range(n_cpu_moe)]
     return (*named, *([TensorPlace(EXPERTS, HOST)] if cpu_moe else layers))
@@ -97,7 +97,7 @@ def tensor_places(texts: Sequence[str], *, cpu_moe: bool, n_cpu_moe: int) -> tup
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Where a model's weights are kept, and what is changed in the model."""
+    """Where a model's weights are kept, and modifications of the model."""
 
     n_gpu_layers: int = -1  # -1: all, if there is a GPU
     split_mode: SplitMode = "layer"
@@ -151,7 +151,7 @@ class LlamaOptions:
     flash_attention: FlashAttention = "auto"
     weights: Weights = Weights()
     rope: Rope = Rope()
-    # above 0: have this number of sequences instead of n_seqs, each with its own cells, if possible
+    # above 0: if possible, have this number of sequences instead of n_seqs, each with its own cells
     n_streams: int = 0
     n_tail: int = 0  # maximum of Backend.n_tail
     head: Path | None = None  # file of an EAGLE-3 head, which guesses from the model's layers
@@ -159,9 +159,9 @@ class LlamaOptions:
     def with_few_threads(self) -> LlamaOptions:
         """Return the options for a model whose layers are all computed by GPUs.
 
-        The CPU only looks up a row's embedding. One thread is as fast as many (8B in F16 on an H100: 5.70 ms
-        a step instead of 5.78 with 16), and never waits for a thread whose core another program uses. Prompts
-        and steps with several rows keep n_threads.
+        The CPU then only looks up a row's embedding. One thread is as fast as many (8B in F16 on an H100:
+        5.70 ms a step, 5.78 with 16 threads), and never waits for a thread whose core is used by another
+        program. Prompts and steps with several rows keep n_threads.
         """
         return replace(self, n_threads=1, n_threads_batch=self.n_threads_batch or self.n_threads)
 

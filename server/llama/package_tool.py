@@ -37,7 +37,7 @@ REASONS = (
     (r"Retrying|NewConnection|ConnectTimeout|[Cc]onnect|dns error|[Pp]roxy", "the index cannot be reached"),
     (r"No matching distribution|not found in|no version", "the index does not offer it"),
 )
-"""Patterns of a tool's complaint, and what they mean; the first match counts."""
+"""Patterns of a tool's error messages, and their meanings; the first match applies."""
 
 
 @dataclass(frozen=True, slots=True)

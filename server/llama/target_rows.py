@@ -1,4 +1,4 @@
-"""Read hidden rows of a target's decodes: inputs of some layers, or the output of the last one."""
+"""Read hidden rows of a target's decodes: inputs of some layers, or the output of the last layer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BLOCK_TARGETS = frozenset(
     ("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "glm5-next", "hy_v3")
     + ("mimo2", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "step35")
 )
-OUTPUT = -1  # stands for the output of the last layer among layers whose inputs are read
+OUTPUT = -1  # means the last layer's output, in lists of layers whose inputs are read
 _MANGLED = {
     "llama_set_embeddings_layer_inp": "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
     "llama_get_embeddings_layer_inp": "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
@@ -69,20 +69,20 @@ def _function(name: str) -> Any:
 
 
 class RowSource(Protocol):
-    """Gives hidden rows of a model's latest decode; `OutputRows` and `LayerRows` are real."""
+    """Gives hidden rows of a model's latest decode; implemented by `OutputRows` and `LayerRows`."""
 
     width: int  # floats of a row
 
     def begin_reading(self) -> None:
-        """Have the rows of all later decodes computed."""
+        """Make all later decodes compute the rows."""
         ...
 
     def take_rows(self, n: int) -> Hidden:
-        """Return a copy of the rows of the latest decode, which had n of them."""
+        """Return a copy of the n rows of the latest decode."""
         ...
 
     def end_reading(self) -> None:
-        """Let the rows of later decodes not be computed, unless another reader needs them."""
+        """Stop computing the rows in later decodes, unless another reader needs them."""
         ...
 
 
@@ -111,7 +111,7 @@ class LayerRows:
     def _count(self, layer: int, n: int) -> None:
         """Add n readers of a layer (n may be negative).
 
-        If the layer gets its first reader or loses its last, tell llama.cpp, which then builds another graph.
+        If the layer gets its first reader or loses its last, notify llama.cpp, which then builds a new graph.
         """
         readers = self._target.layer_readers
         before = readers[layer]
@@ -149,17 +149,17 @@ class OutputRows:
 
 
 def row_source(target: LlamaBackend, layers: tuple[int, ...]) -> RowSource:
-    """Return what gives the rows of these layers of the target. Raises StartupError."""
+    """Return the source of the rows of these layers of the target. Raises StartupError."""
     return OutputRows(target) if OUTPUT in layers else LayerRows(target, layers)
 
 
 def given_layers(target: LlamaBackend) -> tuple[int, ...]:
-    """Return the layers whose inputs the target can give, with OUTPUT if it can give that."""
+    """Return the layers whose inputs the target can give, including OUTPUT if it can give its output."""
     kind = target.model.metadata("general.architecture")
     layers = range(int(C.llama_model_n_layer(target.model.handle))) if kind in TARGETS else ()
     return (*([OUTPUT] if kind in BLOCK_TARGETS else []), *layers)
 
 
 def width_of(target: LlamaBackend) -> int:
-    """Return the width of the target's layers."""
+    """Return the length of the rows of the target's layers."""
     return int(C.llama_model_n_embd(target.model.handle))

@@ -15,7 +15,7 @@ from server.llama.parts import parts
 
 ASSISTANTS = ("gemma4-assistant",)  # architectures of models that read the KV cache of their target
 EAGLE3 = "eagle3"  # the architecture of EAGLE-3 heads
-FIRST_LAYER = "blk.0.attn_norm.weight"  # by its absence llama.cpp knows a prediction block without its model
+FIRST_LAYER = "blk.0.attn_norm.weight"  # missing in files with a prediction block but without its model
 _U32, _TEXT = 4, 8  # GGUF_TYPE_UINT32, GGUF_TYPE_STRING
 _HALF = (1, 30)  # GGML_TYPE_F16, GGML_TYPE_BF16
 MATRIX = 2**20  # bytes: vectors and tables of positions are smaller, a layer's matrices are larger
@@ -37,14 +37,14 @@ def architecture(path: Path) -> str | None:
 
 
 def trained_context(path: Path, overrides: Mapping[str, object]) -> int | None:
-    """Return the length of the context, in tokens, that a model was trained with.
+    """Return the context length, in tokens, with which a model was trained.
 
     Args:
         path: The GGUF file.
         overrides: Values that replace metadata, by their keys.
 
     Returns:
-        0 if the metadata do not say, None if llama.cpp cannot read the file.
+        The length; 0 if the metadata do not contain it, None if llama.cpp cannot read the file.
 
     Raises:
         StartupError: The file is missing, or is no GGUF file.
@@ -119,7 +119,7 @@ def has_block(path: Path) -> bool:
 
 
 def is_block(path: Path) -> bool:
-    """Return True if a model's files contain a prediction block, but not the model that it guesses for.
+    """Return True if a model's files contain a prediction block, but not its target.
 
     Raises StartupError if a part is missing.
     """
@@ -150,7 +150,7 @@ def unmatched(tensors: Sequence[str], places: Sequence[TensorPlace]) -> list[str
 
 
 def on_host(path: Path, places: Sequence[TensorPlace]) -> int:
-    """Return the bytes of the tensors that these places put into host memory. Raises StartupError."""
+    """Return the bytes of the tensors that these rules put into host memory. Raises StartupError."""
     if not places:
         return 0
     total = 0

@@ -5,9 +5,9 @@ all others wait for that thread, and with GCC's OpenMP they keep their cores bus
 beside one program that always computes, one thread makes 1.6 to 2 times the steps of two (docs/serving.md,
 section J of benchmarks/RESULTS.md).
 
-Only Linux tells what other programs use: elsewhere the number is fixed. The number changes no bit of the
-logits (tests/model/test_threads.py), with one exception: for a single row with flash attention, from 512
-cells in use on, llama.cpp divides the cells among the threads.
+Only Linux reports what other programs use: elsewhere the number is fixed. The number changes no bit of the
+logits (tests/model/test_threads.py), with one exception: for a single row with flash attention, with 512 or
+more cells in use, llama.cpp divides the cells among the threads.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Threads:
         """Set the number of computing threads before a decode.
 
         Args:
-            all_of_them: Use all, for a decode no bit of which may depend on how busy the machine is.
+            all_of_them: True: use all threads, so that no bit depends on how busy the machine is.
         """
         now = time.monotonic()
         if now >= self._due:
@@ -124,14 +124,14 @@ def n_threads(now: int, most: int, left: float) -> int:
 
 
 def own_cores() -> Collection[int]:
-    """Return the numbers of the cores that this thread may use; empty if the system does not tell."""
+    """Return the numbers of the cores that this thread may use; empty if the system does not report them."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 def used_by_others(cores: Collection[int]) -> float | None:
     """Return the core-seconds of these cores that other processes have used since the machine started.
 
-    None if the system does not tell. All threads of this process are taken to run on these cores.
+    None if the system does not report them. Assumes that all threads of this process run on these cores.
     """
     names = {f"cpu{core}" for core in cores}
     try:

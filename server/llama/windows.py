@@ -1,8 +1,8 @@
 """Make sequences with sliding windows trimmable: keep, save and load the cells that a window has passed.
 
 llama.cpp overwrites a cell that the window of its sequence has passed, and omits it from a saved state. But
-it never overwrites a cell of two sequences. Each sequence has a pin: a second sequence with the same cells.
-A saved state has a part for each window of the sequence.
+it never overwrites a cell that belongs to two sequences. So each sequence has a pin: a second sequence with
+the same cells. A saved state has a part for each window of the sequence.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Windows:
     """Keeps cells that a sliding window has passed, so that sequences can be trimmed and continued."""
 
     def __init__(self, handle: Any, window: int, *, chunked: bool) -> None:
-        """Keep cells for a context that has one sequence to spare, and at most MOST_SEQS others.
+        """Keep cells for a context that has one spare sequence, and at most MOST_SEQS other sequences.
 
         Args:
             handle: The llama.cpp context.
-            window: Number of tokens that a layer with a window sees.
+            window: Number of tokens to which a layer with a window attends.
             chunked: True if a window begins at a multiple of `window`.
         """
         self._handle, self._memory = handle, C.llama_get_memory(handle)
@@ -47,7 +47,7 @@ class Windows:
             self.reach(seq, position + 1)
 
     def reach(self, seq: int, length: int) -> None:
-        """Keep the cells of a sequence, now of this length, before its window passes any that is not kept."""
+        """Keep the cells of a sequence, now of this length, before its window passes cells without a pin."""
         if 2 * (length - self._n_kept[seq]) >= self._window:
             self._keep_cells(seq, length)
 
@@ -95,7 +95,7 @@ class Windows:
             load_state: Called with the state that save() was given, to load it.
 
         Raises:
-            BackendError: The data are of another model or version, or there are too few cells.
+            BackendError: The data belong to another model or version, or there are too few cells.
         """
         state, *earlier = _split_parts(data)
         load_state(state)

@@ -1,9 +1,9 @@
-"""A model with its prediction block: whatever happens to a model's sequence happens to the block's.
+"""A model with its prediction block: each change of a model's sequence is also applied to the block's.
 
 The block evaluates the model's tokens, each with the model's hidden row of the position before. These rows
-wait until a guess is wanted, and are then decoded together with it. If many wait, they are evaluated during
-the model's next decode, while a GPU has time. So a guess needs only the last committed token, whatever was
-copied, saved, loaded or shifted before.
+wait until a guess is needed, and are then decoded together with it. If many wait, they are evaluated during
+the model's next decode, while a GPU has time. So a guess needs only the last committed token, even after
+copies, saves, loads or shifts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Waiting:
     """Tokens of a sequence that the block has not evaluated."""
 
     n_true: int = 0  # number of positions that the block holds, without guesses
-    n_held: int = 0  # number of positions that the block holds, guesses included
+    n_held: int = 0  # number of positions that the block holds, including guesses
     last: int = -1  # token at position n_true - 1, which the model may not have evaluated yet
     first: int = 0  # position of the first token in `tokens`
     tokens: list[int] = field(default_factory=list[int])  # the model's; the first one is -1 if unknown
@@ -72,9 +72,9 @@ class _Waiting:
         del self.tokens[n:], self.rows[n:]
 
     def forget(self) -> None:
-        """Drop hidden rows of tokens that the block has evaluated, except the latest MOST_LAG + 1.
+        """Drop hidden rows of evaluated tokens, except the latest MOST_LAG + 1.
 
-        A copy of the sequence may need these.
+        A copy of the sequence may need the latest rows.
         """
         n = min(self.n_true, self.end) - 1 - MOST_LAG - self.first
         if n > MOST_LAG:
@@ -83,7 +83,7 @@ class _Waiting:
 
 
 class Path(NamedTuple):
-    """The end of a sequence, guesses included, from which the block guesses the next token."""
+    """The end of a sequence (including guesses), from which the block guesses the next token."""
 
     seq: int
     token: int  # last committed token, or last guess
@@ -119,7 +119,7 @@ class WithBlock(OverModel):
     def read_rows(self, batch: Batch, given: Embeddings) -> None:
         """Evaluate rows of a picture, as in ReadsRows.
 
-        The block reads a blank in place of each, beside the model's hidden rows.
+        The block reads a blank token instead of each row, with the model's hidden rows.
         """
         cast(ReadsRows, self._backend).read_rows(batch, given)
         self._catch_up_late()
@@ -132,18 +132,18 @@ class WithBlock(OverModel):
         return waiting.end - waiting.n_true
 
     def read(self, seq: int) -> None:
-        """Make the block evaluate what it lacks of this sequence during the model's next decode."""
+        """Make the block evaluate its missing positions of a sequence during the model's next decode."""
         self._late.add(seq)
 
     def guess(self, paths: Sequence[Path], depth: int) -> tuple[Logits, Hidden]:
         """Return logits of the token after each path, and the block's hidden rows, valid until the next call.
 
         Args:
-            paths: Where to guess from.
-            depth: Number of tokens guessed before in this step.
+            paths: The ends of sequences to guess from.
+            depth: Number of tokens already guessed in this step.
 
         Raises:
-            BackendError: The block failed, and is not used any more.
+            BackendError: The block failed, and will not be used again.
         """
         batch = Batch()
         hidden: list[Hidden] = []
@@ -195,7 +195,7 @@ class WithBlock(OverModel):
     def shift(self, seq: int, start: int, end: int) -> None:
         """Remove positions start to end, and move later ones down, in the model and in the block.
 
-        A block that cannot do so forgets the sequence. The model's sequence is shifted even then, since the
+        A block that cannot shift forgets the sequence. The model's sequence is shifted even then, because the
         text must not depend on the block.
         """
         self._make_agree(seq)
@@ -229,7 +229,7 @@ class WithBlock(OverModel):
         self._waiting[seq] = _Waiting(n, n, -1, n - 1, [-1], [row])
 
     def close(self) -> None:
-        """Do nothing: whoever made the parts closes them."""
+        """Do nothing: the owner of model and block closes them."""
 
     # -- rows ----------------------------------------
 

@@ -1,4 +1,4 @@
-"""A model whose recent hidden rows can be had, for heads on other devices."""
+"""A model that keeps its recent hidden rows, for heads on other devices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Tail:
 
 
 class _Recorder:
-    """The latest rows of all sequences, as one kind of head reads them."""
+    """The latest rows of all sequences, from the layers that one kind of head reads."""
 
     def __init__(self, source: RowSource, n_seqs: int) -> None:
         self.source = source
@@ -70,7 +70,7 @@ class _Recorder:
 class WithRows(OverModel):
     """Implements Backend and RowGiver over a model. Does not own it.
 
-    While nobody listens, a decode is the model's own, without a further call.
+    Without listeners, a decode calls the model directly.
     """
 
     def __init__(self, backend: Backend, source: Callable[[tuple[int, ...]], RowSource]) -> None:
@@ -78,7 +78,8 @@ class WithRows(OverModel):
 
         Args:
             backend: The model.
-            source: Returns what gives the rows of these layers; without layers, the last one's output.
+            source: Returns the source of the rows of these layers; without layers, of the last layer's
+            output.
         """
         super().__init__(backend)
         self._backend, self._source = backend, source
@@ -102,7 +103,7 @@ class WithRows(OverModel):
         return first, np.stack(found) if found else np.empty((0, 0), np.float16)
 
     def _route(self) -> None:
-        """Let calls go to the model directly while nobody listens."""
+        """Route calls directly to the model while there are no listeners."""
         model = self._backend
         self.start, self.decode = model.start, model.decode
         self.trim, self.copy, self.shift, self.load = model.trim, model.copy, model.shift, model.load

@@ -97,7 +97,7 @@ def server_command(binary: str, directory: Path, address: tuple[str, int] | None
 
 
 def _bound_to(host: str) -> list[str]:
-    """Return the addresses to bind for this host, since a server takes :: for IPv6 alone."""
+    """Return the addresses to bind for this host. For :: add IPv4's, since a server takes :: as IPv6 only."""
     return ["0.0.0.0", "::"] if host == "::" and socket.has_dualstack_ipv6() else [host]
 
 
@@ -176,7 +176,7 @@ def remove_orphans(root: Path) -> int:
     Directories of living owners and of other users are not touched.
 
     Returns:
-        How many were removed.
+        The number of removed directories.
     """
     return sum(_remove_orphan(directory) for directory in sorted(root.glob(f"{PREFIX}*")))
 
@@ -253,7 +253,7 @@ def _spawn_server(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _is_answering(path: Path) -> bool:
-    """Return True if a server is ready behind this socket."""
+    """Return True if a server answers on this socket."""
     try:
         with _connection(path) as link:
             link.sendall(b"PING\r\n")

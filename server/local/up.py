@@ -76,7 +76,7 @@ def _start(stack: ExitStack, children: Iterable[Callable[[], Child]]) -> None:
 
 
 def _with_threads(settings: UpSettings) -> UpSettings:
-    """Return the settings; if drafters have cores of their own, with both numbers of threads filled in."""
+    """Return the settings, with both numbers of threads filled in if drafters have their own cores."""
     if not settings.draft_cores:
         return settings
     own = {
@@ -144,7 +144,7 @@ def _open_redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None
 
 
 def _for_drafters(settings: UpSettings, draft: Path | None) -> Path | None:
-    """Return the --model that drafters are told to join with; None if their default is right.
+    """Return the --model in the printed join commands; None if the drafters' default is right.
 
     Only the lead can draft with a head or an assistant. A bundled draft model is given by its name.
     """

@@ -10,17 +10,17 @@ from server.errors import LostReplyError, OtherEventsError
 from server.replies.redis_names import END, EVENTS, entry_id, of_entry
 from server.replies.reply_log import EVENT_END, UNSTORED, LogReader, ReplyLog, without_first
 
-DISTANT_POLL_S = 0.05  # between two polls of a log that another lead writes; a person notices twice that
+DISTANT_POLL_S = 0.05  # seconds between two polls of another lead's log; people notice delays of 0.1 s
 
 Entry = tuple[bytes, dict[bytes, bytes]]
 
 
 class Entries(Protocol):
     draining: bool
-    """True once this process ends, so that readers have to go elsewhere."""
+    """True once this process ends, so that readers must connect to another one."""
 
     async def entries(self, salt: str, id: str, start: str) -> list[Entry]:
-        """Return the next entries of a log, from a start that Redis understands."""
+        """Return the next entries of a log, from an entry id (or "-") in Redis' notation."""
         ...
 
     async def is_written(self, salt: str, id: str) -> bool:
@@ -57,7 +57,7 @@ class DistantLog:
             elif await self._store.is_written(self._salt, self._id):
                 await asyncio.sleep(DISTANT_POLL_S)
             else:
-                gone = True  # unless it ended meanwhile, which the next poll tells
+                gone = True  # unless it ended meanwhile, which the next poll finds
 
 
 class MovingLog:

@@ -20,7 +20,7 @@ REPLY_KEPT_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response with what later requests need; or a conversation, with its items as input_items."""
+    """A response with the data that later requests need; or a conversation, with its items as input_items."""
 
     response: Json
     messages: Sequence[Json]  # the conversation up to this response as chat messages, without instructions
@@ -37,7 +37,7 @@ class StoredResponse:
 
     @property
     def items_by_id(self) -> dict[str, Json]:
-        """Return the items that have an id, by this id."""
+        """Return the items that have an id, by id."""
         return {str(item["id"]): item for item in self.items if "id" in item}
 
     @property
@@ -51,7 +51,7 @@ class StoredResponse:
 
 def with_items(stored: StoredResponse, new: Sequence[Json]) -> StoredResponse:
     """Return a conversation with more items."""
-    there = {item.get("id") for item in stored.input_items}  # by a try whose answer was lost
+    there = {item.get("id") for item in stored.input_items}  # added by an earlier try whose answer was lost
     return replace(stored, input_items=[*stored.input_items, *(i for i in new if i.get("id") not in there)])
 
 
@@ -82,24 +82,24 @@ class ResponseStore:
         dropped: Callable[[str, str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin empty; `dropped` is called with the salt and the id of each response that is removed."""
+        """Begin empty. `dropped` is called with the salt and id of each removed response."""
         self._bounds = bounds
         self._dropped = dropped
         self._clock = clock
         self._held: OrderedDict[tuple[str, str], tuple[StoredResponse, int, float]] = OrderedDict()
-        self._items: dict[tuple[str, str], tuple[Json, int]] = {}  # and the number of responses with it
+        self._items: dict[tuple[str, str], tuple[Json, int]] = {}  # item, number of responses with it
         self.n_bytes = 0
 
     def __len__(self) -> int:
         return len(self._held)
 
     def put(self, salt: str, stored: StoredResponse, n_beside: int = 0) -> bool:
-        """Keep a response under its id, in place of an earlier one with the same id.
+        """Keep a response under its id; it replaces an earlier response with this id.
 
         Args:
             salt: Salt of the requests that may find it.
             stored: The response.
-            n_beside: Bytes that are held elsewhere for the response, and count towards the limit.
+            n_beside: Bytes held elsewhere for the response that also count towards the limit.
 
         Returns:
             False if the response alone exceeds the limit; then nothing has changed.
@@ -129,7 +129,7 @@ class ResponseStore:
         return held[0]
 
     def item(self, salt: str, id: str) -> Json | None:
-        """Return the item with this id, of a stored response or of its input."""
+        """Return the item with this id from the output or input of a stored response."""
         for key in list(self._overdue()):
             self.delete(*key)
         found = self._items.get((salt, id))

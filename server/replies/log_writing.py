@@ -22,27 +22,27 @@ from server.replies.redis_names import (
     ReplyNames,
     entry_id,
     of_entry,
-    place_of,
+    scoped_id_of,
 )
 from server.replies.reply_log import ReplyLog
 
 LEASE_MS = 3000
-"""Milliseconds after which others may take up a log whose writer says nothing: six missed renewals."""
+"""Milliseconds after which others may take up a log whose writer renews no lease: six missed renewals."""
 AWAITED_MS = 30_000
-"""Milliseconds after the last renewal in which a log may be taken up, at least a restart of a lead.
+"""Milliseconds after the last renewal within which a log may be taken up; must cover a lead's restart.
 
-Longer than PATIENCE_S and LEASE_MS, so that no reader is told that a living writer is gone.
+Longer than PATIENCE_S and LEASE_MS, so that readers do not give up a log with a living writer.
 """
-RENEWED_S = 0.5  # between two renewals of leases; a cancellation by another lead waits up to this long
+RENEWED_S = 0.5  # seconds between two renewals of leases: the maximum delay of another lead's cancellation
 
 Outcome: TypeAlias = Literal["goes on", "kept", "lost", "fenced", "left"]
-"""What became of the writing of a log.
+"""The state of writing a log.
 
-kept: Redis has all of it. lost: Redis has lost a part. fenced: another process has taken it up. left: this
-process has left it to others.
+kept: Redis has the whole log. lost: Redis has lost a part. fenced: another process has taken the log up.
+left: this process has left the log to others.
 """
 _REFUSED = object()
-"""Answer of Redis to an entry whose id is not larger than the last one's."""
+"""Answer of Redis to an entry whose id is not larger than the last entry's."""
 
 
 class Attempt(Protocol):
@@ -65,11 +65,11 @@ class Written:
     heard: Heard
     recipe: bytes | None = None  # see ReplyStore.begin_log()
     term: int = 0
-    n_sent: int = 0  # chunks that Redis has been sent
+    n_sent: int = 0  # number of chunks sent to Redis
 
     @property
-    def place(self) -> str:
-        return place_of(self.salt, self.id)
+    def scoped_id(self) -> str:
+        return scoped_id_of(self.salt, self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ class _Part:
     """The part of a log that existed at one moment."""
 
     of: Written
-    ended: bool  # the log has ended; read before `n`, so that no chunk comes after the n
-    left: bool  # or has been left
-    n: int  # chunks of the log
+    ended: bool  # the log has ended; read before `n`, so that no chunk follows the first n
+    left: bool  # this process has left the log to others
+    n: int  # number of chunks of the log
 
     @property
     def is_due(self) -> bool:
@@ -91,17 +91,19 @@ class LogWriting:
 
     attempt: Attempt
 
-    def __init__(self, names: ReplyNames, kin: str, ttl_ms: int, cancel: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, names: ReplyNames, group: str, ttl_ms: int, cancel: Callable[[str, str], None]
+    ) -> None:
         """Begin without logs.
 
         Args:
             names: Names of the pool's keys.
-            kin: Digest of model and options, equal for all leads that may take up this one's replies.
+            group: Digest of model and options, equal for all leads that may take up this one's replies.
             ttl_ms: Milliseconds for which a log is kept.
             cancel: Called with salt and id of a reply that another lead asks to cancel.
         """
         self._names = names
-        self._open = names.open(kin)
+        self._open = names.open(group)
         self._ttl_ms = ttl_ms
         self._cancel = cancel
         self._logs: list[Written] = []
@@ -110,9 +112,9 @@ class LogWriting:
         self._renewed_at = float("-inf")
 
     @property
-    def places(self) -> set[str]:
-        """Return the places of all logs that are written."""
-        return {one.place for one in self._logs}
+    def scoped_ids(self) -> set[str]:
+        """Return the scoped ids of all logs that are being written."""
+        return {one.scoped_id for one in self._logs}
 
     def begin(self, written: Written) -> None:
         """Write this log from now on, until its end or until Redis has lost a part of it."""
@@ -121,10 +123,10 @@ class LogWriting:
         self._renewed_at = float("-inf")
 
     def gave_up(self, salt: str, id: str) -> bool:
-        """Return True if another process may write this log, so that its response is no longer ours."""
+        """Return True if another process may write this log and its response."""
         return (salt, id) in self._given_up
 
-    def beat(self, client: redis.Redis) -> bool:
+    def write_new(self, client: redis.Redis) -> bool:
         """Write what is new, and renew the leases. Return True if a log has not ended."""
         if self._withdrawn:
             self._withdraw()
@@ -156,12 +158,12 @@ class LogWriting:
         one.heard(part.n, outcome)
 
     def _withdraw(self) -> None:
-        """Let nobody take up the lost logs: their readers have seen more than Redis knows."""
+        """Prevent anybody from taking up the lost logs: their readers have seen more than Redis has."""
 
         def withdraw(client: redis.Redis) -> list[Outcome]:
             for one in self._withdrawn:
                 if not self._is_fenced(client, one):
-                    client.hdel(self._open, one.place)
+                    client.hdel(self._open, one.scoped_id)
                     client.unlink(self._names.awaited(one.salt, one.id))
                     self._given_up.discard((one.salt, one.id))
             return []
@@ -173,7 +175,7 @@ class LogWriting:
         self._withdrawn.clear()
 
     def _write(self, client: redis.Redis, due: Sequence[_Part], *, renews: bool) -> list[Outcome]:
-        """Write these parts of logs to Redis, and return what became of each.
+        """Write these parts of logs to Redis, and return the outcome of each.
 
         renews: True to extend the leases, the keys that show others that this process writes the logs.
         """
@@ -184,7 +186,7 @@ class LogWriting:
         return [self._finish_part(client, part, answer) for part, answer in zip(due, answers, strict=True)]
 
     def _queue_part(self, pipe: Any, part: _Part, *, renews: bool) -> list[str]:
-        """Queue commands; return a name for each."""
+        """Queue the commands that write a part; return a name for each command."""
         one, log, queued = part.of, part.of.log, list[str]()
         key = self._names.log(one.salt, one.id)
         if part.n > one.n_sent:
@@ -193,7 +195,7 @@ class LogWriting:
                 fields[STATES] = b"\n".join(states)
             if one.recipe is not None and not one.n_sent:
                 fields[RECIPE] = one.recipe
-                pipe.hset(self._open, one.place, b"")
+                pipe.hset(self._open, one.scoped_id, b"")
                 pipe.pexpire(self._open, self._ttl_ms)
                 queued += ["open", "kept open"]
             id = entry_id(one.term, log.last[part.n - 1] + 1)
@@ -212,7 +214,7 @@ class LogWriting:
         return queued
 
     def _finish_part(self, client: redis.Redis, part: _Part, answer: dict[str, Any]) -> Outcome:
-        """Return what became of a part by the answers to its commands, and finish or renew its lease."""
+        """Return the outcome of a part, given the answers to its commands; finish or renew its lease."""
         one, n_events = part.of, part.of.log.last[part.n - 1] + 1 if part.n else 0
         if answer.get("added", True) is None:
             return "lost"
@@ -223,14 +225,14 @@ class LogWriting:
                 return "fenced"  # else an earlier try wrote it, and its answer was lost
         if part.ended or (part.left and not part.n):
             client.unlink(self._names.writer(one.salt, one.id), self._names.awaited(one.salt, one.id))
-            client.hdel(self._open, one.place)
+            client.hdel(self._open, one.scoped_id)
             return "kept" if part.ended else "left"
         if part.left:
             return "left" if self._claim(client, one, LEFT, AWAITED_MS) else "fenced"
         return self._renew(client, one, answer["renewed"]) if "renewed" in answer else "goes on"
 
     def _renew(self, client: redis.Redis, one: Written, said: bytes | None) -> Outcome:
-        """Keep the lease, which `said` this before, unless another process has taken up the log."""
+        """Renew the lease, whose value was `said`, unless another process has taken up the log."""
         if said == CANCEL:
             self._cancel(one.salt, one.id)
         elif said != b"%d" % one.term and not self._claim(client, one, b"%d" % one.term, LEASE_MS):
@@ -238,7 +240,7 @@ class LogWriting:
         return "goes on"
 
     def _claim(self, client: redis.Redis, one: Written, said: bytes, ms: int) -> bool:
-        """Let the lease say this for some milliseconds; False if another process has taken up the log."""
+        """Set the lease to `said` for `ms` milliseconds; False if another process has taken up the log."""
         with client.pipeline(transaction=True) as pipe:
             pipe.watch(self._names.log(one.salt, one.id))
             if self._is_fenced(pipe, one):
@@ -261,7 +263,7 @@ class LogWriting:
 def ask_to_cancel(client: redis.Redis, key: str) -> bool:
     """Ask the writer with the lease at this key to cancel its reply; return False without a writer.
 
-    Neither the end of the lease nor LEFT changes, so another process takes the log up no later.
+    The lease keeps its end, and LEFT stays, so this does not delay another process that takes the log up.
     """
     with client.pipeline(transaction=True) as pipe, contextlib.suppress(WatchError):
         pipe.watch(key)
@@ -279,7 +281,7 @@ def last_term(entries: Sequence[tuple[bytes, Any]]) -> int:
 
 
 def _checked(reply: Any) -> Any:
-    """Return a reply of Redis, or _REFUSED for an entry that comes too late; raise other errors."""
+    """Return a reply of Redis, _REFUSED for an entry whose id is too small; raise other errors."""
     if isinstance(reply, Exception):
         if "equal or smaller" in str(reply):
             return _REFUSED

@@ -1,4 +1,4 @@
-"""Keep replies in this process, until it ends."""
+"""Keep replies in the memory of this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.replies.store import Change, Kept, Orphan, Owner
 
 
 class MemoryStore:
-    """Implements ReplyStore. Each tenant has bounds of its own."""
+    """Implements ReplyStore. The bounds apply to each tenant separately."""
 
     def __init__(self, bounds: KeptBounds | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._bounds = bounds or KeptBounds()
@@ -68,10 +68,10 @@ class MemoryStore:
         return ()
 
     def end_readers(self) -> None:
-        """Do nothing: all readers read what is written here."""
+        """Do nothing: all logs are written in this process."""
 
     def leave(self, salt: str, id: str) -> None:
-        """Do nothing: nobody else could write the log."""
+        """Do nothing: no other process could write the log."""
 
     def begin_log(self, owner: Owner, id: str, recipe: Json | None = None) -> ReplyLog:
         log = ReplyLog()
@@ -94,7 +94,7 @@ class MemoryStore:
         return self.held_log(salt, id)
 
     async def cancel(self, salt: str, id: str) -> bool:
-        """Ask nobody: every log is written in this process, where the caller can cancel the reply itself."""
+        """Return False: every log is written in this process, where the caller can cancel the reply."""
         return await self.is_written(salt, id)
 
     async def is_written(self, salt: str, id: str) -> bool:
@@ -102,7 +102,7 @@ class MemoryStore:
         return log is not None and not log.ended
 
     async def flush(self) -> None:
-        """Return at once: what was put is kept already."""
+        """Return at once: every put has succeeded already."""
 
     async def close(self) -> None:
         """Do nothing."""

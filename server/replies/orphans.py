@@ -1,6 +1,7 @@
-"""Take up unfinished replies of leads that are gone.
+"""Take up unfinished replies of dead leads.
 
-Each is continued by one lead of the same kin, which has equal model and options. Used on RedisLink's thread.
+Each reply is continued by one lead of the same group (leads of a pool with equal model and options). Used on
+RedisLink's thread.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from server.replies.kept import Json
 from server.replies.redis_names import END, EVENTS, LEFT, RECIPE, STATES, TAKEN, ReplyNames, entry_id
 from server.replies.reply_log import ReplyLog
 
-LEAD_MS = 3000  # milliseconds after which a lead that does not poll is no member any more: six missed polls
-MOST_TERMS = 16  # writers of one reply: a reply that ends its lead must not end a pool again and again
+LEAD_MS = 3000  # milliseconds after which a lead that does not poll is dropped as a member: six missed polls
+MOST_TERMS = 16  # writers of one reply: a reply that crashes its lead must not crash all leads of a pool
 READ_ENTRIES = 256  # entries of a log read at a time: 10 s of tokens, with one entry per GATHER_S
 
 Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes]]]
@@ -45,40 +46,36 @@ class TakenLog:
 
 
 def recipe_of(salt: str, tenant: str, id: str, recipe: Json) -> bytes:
-    """Return the recipe to store in a log's first entry, with the keys by which the reply is found again."""
+    """Return the recipe to store in a log's first entry, including salt, tenant and id of the reply."""
     return orjson.dumps({"salt": salt, "tenant": tenant, "id": id, "recipe": recipe})
 
 
 class Orphans:
-    """Finds unfinished replies of dead leads, for one lead of their kin.
+    """Finds unfinished replies of dead leads, for one lead of their group."""
 
-    Kin are the leads of a pool that can continue each other's replies, since they have the same model and
-    options.
-    """
-
-    def __init__(self, names: ReplyNames, kin: str, name: str, own: Callable[[], set[str]]) -> None:
+    def __init__(self, names: ReplyNames, group: str, name: str, own: Callable[[], set[str]]) -> None:
         """Begin without orphans.
 
         Args:
             names: Names of the pool's keys.
-            kin: Digest of model and options, equal for all leads of the kin.
+            group: Digest of model and options, equal for all leads of the group.
             name: Name of this lead, which no other one has.
-            own: Returns the places of the logs that this process writes.
+            own: Returns the scoped ids of the logs that this process writes.
         """
         self._names = names
-        self._kin = kin
-        self._open = names.open(kin)
+        self._group = group
+        self._open = names.open(group)
         self._name = name
         self._own = own
-        # places of logs without a lease at the last poll, with the id of the last entry then
+        # last entry's id of each log that had no lease at the last poll, by the log's scoped id
         self._silent = dict[str, bytes]()
         self.members: tuple[str, ...] = ()  # names of the leads that live
 
     def poll(self, client: redis.Redis, most: int, *, leases_known: bool) -> list[TakenLog]:
-        """Take up at most this many orphans.
+        """Take up at most `most` orphans.
 
-        A writer that is only late renews its lease, or writes an entry, before the second poll that finds no
-        lease.
+        A log becomes an orphan at the second poll that finds no lease and no new entry. Until then a writer
+        that is only late renews its lease or writes an entry.
 
         Args:
             client: The connection.
@@ -87,75 +84,76 @@ class Orphans:
         """
         self._meet(client)
         known = cast("dict[bytes, bytes]", client.hgetall(self._open))
-        places = sorted({place.decode() for place in known} - self._own())
+        scoped_ids = sorted({scoped_id.decode() for scoped_id in known} - self._own())
         with client.pipeline(transaction=False) as pipe:
-            for place in places:
-                pipe.get(f"{self._names.at(place)}:writer")
-                pipe.exists(f"{self._names.at(place)}:awaited")
+            for scoped_id in scoped_ids:
+                pipe.get(f"{self._names.at(scoped_id)}:writer")
+                pipe.exists(f"{self._names.at(scoped_id)}:awaited")
             told = pipe.execute()
         silent, free = list[str](), list[tuple[str, bytes | None]]()
-        for place, writer, awaited in zip(places, told[::2], told[1::2], strict=True):
+        for scoped_id, writer, awaited in zip(scoped_ids, told[::2], told[1::2], strict=True):
             if not awaited:
-                client.hdel(self._open, place)
+                client.hdel(self._open, scoped_id)
             elif writer == LEFT:
-                free.append((place, LEFT))
+                free.append((scoped_id, LEFT))
             elif writer is None:
-                silent.append(place)
+                silent.append(scoped_id)
         before, self._silent = self._silent, self._last_ids(client, silent)
         if leases_known:
-            free += [(place, None) for place in silent if before.get(place) == self._silent[place]]
+            free += [(one, None) for one in silent if before.get(one) == self._silent[one]]
         random.shuffle(free)  # so that leads do not all try the same one
-        taken = [self._take(client, place, writer) for place, writer in free[:most]]
+        taken = [self._take(client, scoped_id, writer) for scoped_id, writer in free[:most]]
         return [found for found in taken if found is not None]
 
-    def _last_ids(self, client: redis.Redis, places: Sequence[str]) -> dict[str, bytes]:
-        """Return the id of the last entry of each log; empty for a log without entries."""
+    def _last_ids(self, client: redis.Redis, scoped_ids: Sequence[str]) -> dict[str, bytes]:
+        """Return the id of the last entry of each log, b"" for a log without entries."""
         with client.pipeline(transaction=False) as pipe:
-            for place in places:
-                pipe.xrevrange(f"{self._names.at(place)}:log", count=1)
+            for scoped_id in scoped_ids:
+                pipe.xrevrange(f"{self._names.at(scoped_id)}:log", count=1)
             entries = cast("list[Entries]", pipe.execute())
-        return {place: last[0][0] if last else b"" for place, last in zip(places, entries, strict=True)}
+        lasts = zip(scoped_ids, entries, strict=True)
+        return {scoped_id: last[0][0] if last else b"" for scoped_id, last in lasts}
 
     def _meet(self, client: redis.Redis) -> None:
-        """Tell that this lead lives, and note who else does."""
-        leads = self._names.leads(self._kin)
+        """Announce that this lead lives, and note which other leads live."""
+        leads = self._names.leads(self._group)
         with client.pipeline(transaction=False) as pipe:
-            pipe.set(self._names.lead(self._kin, self._name), b"", px=LEAD_MS)
+            pipe.set(self._names.lead(self._group, self._name), b"", px=LEAD_MS)
             pipe.sadd(leads, self._name)
             pipe.pexpire(leads, LEAD_MS)
             pipe.smembers(leads)
             known = sorted(name.decode() for name in cast("set[bytes]", pipe.execute()[-1]))
             for name in known:
-                pipe.exists(self._names.lead(self._kin, name))
+                pipe.exists(self._names.lead(self._group, name))
             alive = pipe.execute()
         self.members = tuple(name for name, lives in zip(known, alive, strict=True) if lives)
         if gone := set(known) - set(self.members):
             client.srem(leads, *gone)
 
     def leave(self, client: redis.Redis) -> None:
-        """Be no member any more."""
-        client.unlink(self._names.lead(self._kin, self._name))
-        client.srem(self._names.leads(self._kin), self._name)
+        """Leave the group."""
+        client.unlink(self._names.lead(self._group, self._name))
+        client.srem(self._names.leads(self._group), self._name)
 
-    def _take(self, client: redis.Redis, place: str, writer: bytes | None) -> TakenLog | None:
-        """Take up one log; None if it has ended, is gone, or anybody else has changed it meanwhile.
+    def _take(self, client: redis.Redis, scoped_id: str, writer: bytes | None) -> TakenLog | None:
+        """Take up one log; None if it has ended, is gone, or has been changed by another process meanwhile.
 
-        writer: What poll() read of the log's writer: LEFT, or None without a lease.
+        writer: The lease's value that poll() read: LEFT, or None without a lease.
         """
-        at = self._names.at(place)
+        at = self._names.at(scoped_id)
         with client.pipeline(transaction=True) as pipe:
             pipe.watch(f"{at}:writer", f"{at}:log")
             if pipe.get(f"{at}:writer") != writer:
                 return None
             entries = _entries_of(pipe, f"{at}:log")
             if not entries or END in entries[-1][1] or RECIPE not in entries[0][1]:
-                client.hdel(self._open, place)
+                client.hdel(self._open, scoped_id)
                 return None
-            if writer is None and entries[-1][0] != self._silent[place]:
+            if writer is None and entries[-1][0] != self._silent[scoped_id]:
                 return None
             term = log_writing.last_term(entries) + 1
             if term >= MOST_TERMS:
-                client.hdel(self._open, place)
+                client.hdel(self._open, scoped_id)
                 client.unlink(f"{at}:awaited")
                 return None
             pipe.multi()

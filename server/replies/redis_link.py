@@ -15,14 +15,14 @@ from redis.exceptions import RedisError, ResponseError
 
 from server.errors import StoreError
 from server.speculation.wire.redis_client import connect
-from server.speculation.wire.redis_url import place_of
+from server.speculation.wire.redis_url import shown_url
 
 PATIENCE_S = 5.0
-"""Seconds for which commands are repeated before an outage counts: a restart of Redis takes 1 to 3."""
-LINK_RETRY_S = 0.2  # between two tries of one command; half: twice the log-ins at a Redis that is starting
-PROBE_S = 1.0  # between two tries in an outage; commands in between fail at once
+"""Seconds for which a failing command is repeated: a restart of Redis takes 1 to 3."""
+LINK_RETRY_S = 0.2  # seconds between two tries of a command. Half: twice the log-ins at a starting Redis
+PROBE_S = 1.0  # seconds between two tries in an outage; commands in between fail at once
 GATHER_S = 0.05
-"""Seconds for which events of logs are gathered: a round trip costs 0.1 ms, for 5 tokens at 100 a second."""
+"""Seconds for which events are gathered into one write of 0.1 ms: 5 tokens at 100 tokens per second."""
 
 logger = logging.getLogger("duo.replies")
 
@@ -35,16 +35,16 @@ class RedisLink:
     ask() may be called from any thread.
     """
 
-    def __init__(self, url: str, beat: Callable[[redis.Redis], bool]) -> None:
+    def __init__(self, url: str, tick: Callable[[redis.Redis], bool]) -> None:
         """Prepare the link; it connects with the first command.
 
         Args:
             url: URL of the Redis server.
-            beat: Called before each command, and every GATHER_S while it returns True.
+            tick: Called before each command, and every GATHER_S while it returns True.
         """
         self._client = connect(url)
-        self._place = place_of(url)
-        self._beat = beat
+        self._shown = shown_url(url)
+        self._tick = tick
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -58,8 +58,8 @@ class RedisLink:
 
         Args:
             work: The command. Called on the link's thread.
-            talks: The command needs an answer of Redis. False: run it even in an outage, and do not take its
-                success for the end of the outage.
+            talks: True if the command needs an answer of Redis. False: run it even in an outage; its success
+                does not end the outage.
         """
         answer: Future[T] = Future()
 
@@ -91,7 +91,7 @@ class RedisLink:
         while True:
             try:
                 result = work(self._client)
-            except ResponseError as error:  # Redis answers, and refuses this: no outage for others
+            except ResponseError as error:  # Redis answers, and refuses this command: not an outage
                 raise StoreError.unreachable() from error
             except (RedisError, OSError) as error:
                 self._note_failure(error)
@@ -100,14 +100,14 @@ class RedisLink:
                     raise StoreError.unreachable() from error
                 continue
             if self._outage_logged:
-                logger.warning("the Redis server at %s is back: replies are stored there again", self._place)
+                logger.warning("the Redis server at %s is back: replies are stored there again", self._shown)
             if self._down_since is not None:
                 self.up_since = time.monotonic()
             self._down_since, self._outage_logged = None, False
             return result
 
     def close(self) -> None:
-        """Run what is queued, and end the thread."""
+        """Run the queued commands, and end the thread."""
         self._closing.set()
         self._queue.put(None)
         if self._thread is not None:
@@ -120,19 +120,19 @@ class RedisLink:
         if not self._outage_logged and now - self._down_since >= PATIENCE_S:
             self._outage_logged = True
             what = "replies are kept in this process until it is back"
-            logger.warning("the Redis server at %s keeps no replies (%s): %s", self._place, error, what)
+            logger.warning("the Redis server at %s keeps no replies (%s): %s", self._shown, error, what)
 
     def _run(self) -> None:
-        beats = True
+        ticks = True
         while True:
             try:
-                command = self._queue.get(timeout=GATHER_S if beats else None)
+                command = self._queue.get(timeout=GATHER_S if ticks else None)
             except Empty:
-                beats = self._beat(self._client)
+                ticks = self._tick(self._client)
                 continue
             if command is None:
-                self._beat(self._client)
+                self._tick(self._client)
                 return
-            beats = self._beat(self._client)
+            ticks = self._tick(self._client)
             command()
-            beats = beats or self._beat(self._client)
+            ticks = ticks or self._tick(self._client)

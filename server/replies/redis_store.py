@@ -21,19 +21,19 @@ from server.replies.log_writing import LogWriting, Outcome, Written
 from server.replies.memory import MemoryStore
 from server.replies.orphans import READ_ENTRIES, Orphans, TakenLog, recipe_of
 from server.replies.redis_link import RedisLink
-from server.replies.redis_names import ReplyNames, is_id, owner_of, place_of
+from server.replies.redis_names import ReplyNames, is_id, owner_of, scoped_id_of
 from server.replies.reply_log import LogReader, ReplyLog
 from server.replies.store import Change, Kept, Orphan, Owner
 
 FLUSH_TIMEOUT_S = (
     1.0  # seconds that the end of an answer waits for its puts: an outage must not delay it longer
 )
-CLOSE_S = 2.0  # for queued commands when the lead ends, as long as for one answer of Redis
-# Bytes of a document that Redis takes: deployments set --proto-max-bulk-len 16mb, and a longer one ends the
-# connection. The rest is for the command around it.
+CLOSE_S = 2.0  # seconds for queued commands when the lead ends: the time limit of one answer of Redis
+# Maximum bytes of a document in Redis. Deployments set --proto-max-bulk-len 16mb, and a longer command ends
+# the connection; the last MiB is for the command around the document.
 MOST_DOCUMENT = 15 << 20
-ITEM_BYTES = 384  # of Redis's memory for an item's name: 345 as measured over 600,000 of them (Valkey 9.1)
-CHANGES = 16  # tries of a change, if other changes of the same response interfere
+ITEM_BYTES = 384  # Redis memory for an item's name: 345 measured over 600,000 items (Valkey 9.1)
+CHANGES = 16  # maximum tries of a change, if other changes of the response interfere
 LEASES_RENEWED_S = (
     3.0  # after an outage until no lease means no writer: a living one renews its lease within 1 s
 )
@@ -42,29 +42,31 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Kin:
-    """A group of leads that may continue each other's replies, and this one of them."""
+class LeadGroup:
+    """A group of leads that may continue each other's replies, and the name of this lead in it."""
 
-    digest: str  # of all that a reply depends on
-    name: str  # of this lead
+    digest: str  # digest of model and options, equal for all leads of the group
+    name: str  # name of this lead
 
 
 class RedisStore:
-    """Implements ReplyStore. What Redis cannot keep is kept in this process, as MemoryStore keeps it."""
+    """Implements ReplyStore. Replies that Redis cannot keep are kept in this process by a MemoryStore."""
 
-    def __init__(self, url: str, pool: str, bounds: KeptBounds | None = None, kin: Kin | None = None) -> None:
-        """Prepare the store; without `kin` no other lead continues its replies. Raises StartupError."""
+    def __init__(
+        self, url: str, pool: str, bounds: KeptBounds | None = None, group: LeadGroup | None = None
+    ) -> None:
+        """Prepare the store; without `group` no other lead continues its replies. Raises StartupError."""
         self._bounds = bounds or KeptBounds()
         self._names = ReplyNames(pool)
         self._beside = MemoryStore(self._bounds)
-        self._kin = kin
-        ttl_ms, known = round(self._bounds.kept_s * 1e3), kin or Kin("", "")
+        self._group = group
+        ttl_ms, known = round(self._bounds.kept_s * 1e3), group or LeadGroup("", "")
         self._writing = LogWriting(self._names, known.digest, ttl_ms, self._cancel_here)
-        self._orphans = Orphans(self._names, known.digest, known.name, lambda: self._writing.places)
-        self._link = RedisLink(url, self._writing.beat)
+        self._orphans = Orphans(self._names, known.digest, known.name, lambda: self._writing.scoped_ids)
+        self._link = RedisLink(url, self._writing.write_new)
         self._writing.attempt = self._link.attempt
         self.draining = False
-        self.members: Sequence[str] | None = (kin.name,) if kin else None
+        self.members: Sequence[str] | None = (group.name,) if group else None
         self._live: dict[tuple[str, str], ReplyLog] = {}  # the logs that this process writes
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_cancel: Callable[[str, str], object] = lambda salt, id: None
@@ -125,9 +127,9 @@ class RedisStore:
         return await self._answer(lambda client: self._change_now(client, owner, id, change))
 
     def begin_log(self, owner: Owner, id: str, recipe: Json | None = None) -> ReplyLog:
-        if self._beside.found(owner.salt, id) is not None:  # its response is kept here alone
+        if self._beside.found(owner.salt, id) is not None:  # only this process keeps the response
             return self._beside.begin_log(owner, id)
-        known = None if recipe is None or not self._kin else recipe_of(owner.salt, owner.tenant, id, recipe)
+        known = None if recipe is None or not self._group else recipe_of(owner.salt, owner.tenant, id, recipe)
         if known is not None and len(known) > MOST_DOCUMENT:
             known = None
         log = ReplyLog(guarded=known is not None)
@@ -136,7 +138,7 @@ class RedisStore:
         return log
 
     async def take_up(self, most: int) -> Sequence[Orphan]:
-        if not self._kin:
+        if not self._group:
             return ()
 
         loop = self._event_loop()
@@ -144,7 +146,7 @@ class RedisStore:
         def poll(client: redis.Redis) -> list[TakenLog]:
             leases_known = time.monotonic() - self._link.up_since > LEASES_RENEWED_S
             found = self._orphans.poll(client, most, leases_known=leases_known)
-            for one in found:  # here, so that no busy event loop lets the lease end
+            for one in found:  # here, because a busy event loop could let the lease expire
                 _soon(loop, self._live.__setitem__, (one.salt, one.id), one.log)
                 heard, n_sent = self._hearing(one.salt, one.id, one.log), len(one.log.chunks)
                 self._writing.begin(Written(one.salt, one.id, one.log, heard, b"", one.term, n_sent))
@@ -190,7 +192,7 @@ class RedisStore:
             )
 
     async def close(self) -> None:
-        if self._kin:
+        if self._group:
             self._ask(self._orphans.leave)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.to_thread(self._link.close), CLOSE_S)
@@ -213,7 +215,7 @@ class RedisStore:
         self._drop_excess(client, owner, all_held)
 
     def _queue_put(self, pipe: Any, owner: Owner, stored: StoredResponse, document: bytes, size: int) -> None:
-        """Queue the commands that keep a response; the last one returns all that its API key holds now."""
+        """Queue the commands that keep a response; the last one returns everything its API key now holds."""
         ttl = round(self._bounds.kept_s * 1e3)
         held = self._names.held(owner.tenant)
         pipe.set(self._names.response(owner.salt, stored.id), document, px=ttl)
@@ -221,14 +223,14 @@ class RedisStore:
             holders = self._names.holders(owner.salt, item_id)
             pipe.sadd(holders, stored.id)
             pipe.pexpire(holders, ttl)
-        pipe.hset(held, place_of(owner.salt, stored.id), f"{_now_us()} {size}")
+        pipe.hset(held, scoped_id_of(owner.salt, stored.id), f"{_now_us()} {size}")
         pipe.pexpire(held, ttl)
         pipe.hgetall(held)
 
     def _drop_excess(self, client: redis.Redis, owner: Owner, all_held: dict[bytes, bytes]) -> None:
-        """Drop what an API key holds for too long, then the oldest of the rest until the limits are met.
+        """Drop an API key's expired responses, then its oldest ones until the limits are met.
 
-        all_held: What the key holds, as the hash that redis_names.py describes.
+        all_held: The hash of everything that the API key holds, as described in redis_names.py.
         """
         held = self._names.held(owner.tenant)
         ages = sorted((tuple(map(int, value.split())), field) for field, value in all_held.items())
@@ -239,11 +241,11 @@ class RedisStore:
                 if n <= self._bounds.most and n_bytes <= self._bounds.most_bytes and at > overdue:
                     break
                 n, n_bytes = n - 1, n_bytes - size
-                place = field.decode()
-                key, id = self._names.at(place), place.removeprefix(f"{owner_of(place)}:")
+                scoped_id = field.decode()
+                key, id = self._names.at(scoped_id), scoped_id.removeprefix(f"{owner_of(scoped_id)}:")
                 document = cast("bytes | None", client.get(key))
                 for item_id in decoded(document).items_by_id if document else ():
-                    pipe.srem(self._names.holders_beside(place, item_id), id)
+                    pipe.srem(self._names.holders_beside(scoped_id, item_id), id)
                 pipe.unlink(key, *(f"{key}:{of_it}" for of_it in ("log", "writer", "awaited")))
                 pipe.hdel(held, field)
             pipe.execute()
@@ -253,7 +255,7 @@ class RedisStore:
         document = cast("bytes | None", client.get(key))
         with client.pipeline(transaction=True) as pipe:
             pipe.unlink(key, *(f"{key}:{of_it}" for of_it in ("log", "writer", "awaited")))
-            pipe.hdel(self._names.held(owner.tenant), place_of(owner.salt, id))
+            pipe.hdel(self._names.held(owner.tenant), scoped_id_of(owner.salt, id))
             for item_id in decoded(document).items_by_id if document else ():
                 pipe.srem(self._names.holders(owner.salt, item_id), id)
             pipe.execute()
@@ -312,7 +314,7 @@ class RedisStore:
         return lambda n, outcome: _soon(loop, self._note_written, salt, id, log, n, outcome)
 
     def _note_written(self, salt: str, id: str, log: ReplyLog, n: int, outcome: Outcome) -> None:
-        """Show readers what Redis has of a log, and follow what became of it."""
+        """Show readers the first n chunks of a log, which Redis has, and act on the outcome."""
         if outcome == "lost":
             log.lose()
         elif log.guarded:
@@ -337,7 +339,7 @@ def _size(stored: StoredResponse, document: bytes) -> int:
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> None:
-    """Have the event loop make a call, unless the loop has ended. Safe from any thread."""
+    """Make the event loop call a function, unless the loop has ended. Safe from any thread."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *arguments)
 

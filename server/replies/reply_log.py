@@ -12,13 +12,13 @@ from server.errors import OtherEventsError
 EVENT_END = b"\n\n"
 """Ends a server-sent event, and occurs nowhere else in a stream."""
 
-# Chunks that a reader gets at once. With all: 100 idle readers of a log of 14 MB took 1.8 GB.
+# Maximum chunks that a reader gets at once. Without a limit, 100 idle readers of a log of 14 MB took 1.8 GB.
 # Half: a reader that begins late takes twice as many turns of the event loop.
 JOINED_CHUNKS = 256
 UNSTORED = 1 << 30
-"""Is added to the sequence numbers of events that the store has lost; 32 bits hold the sum.
+"""Offset added to the sequence numbers of events that the store has lost; 32 bits hold the sum.
 
-Another process may continue the reply by other events with their former numbers.
+Another process may continue the reply with other events that have the former numbers.
 """
 _NUMBER = re.compile(rb'(?<="sequence_number":)\d+(?=}\n\n)')
 
@@ -33,7 +33,7 @@ class LogReader(Protocol):
             after: -1 for all events; the first event of a log has the number 0.
 
         Raises:
-            OtherEventsError: `after` is the number of an event that is not in this log, but in a lost one.
+            OtherEventsError: `after` is the number of an event in a lost log, not in this one.
             LostReplyError: The log breaks off: its writer is gone.
             StoreError: The store does not answer.
         """
@@ -43,24 +43,24 @@ class LogReader(Protocol):
 class ReplyLog:
     """Implements LogReader for a reply that is written by this process. For the event loop only.
 
-    Readers of a guarded log get only what the store has acknowledged. So if this process dies, the one that
-    continues the reply knows every event that a client has seen.
+    Readers of a guarded log get only events that the store has acknowledged. So if this process dies, the
+    process that continues the reply knows every event that a client has seen.
     """
 
     def __init__(self, *, guarded: bool = False) -> None:
         self.chunks: list[bytes] = []
-        self.states: list[bytes] = []  # by chunk: what going on after it needs, as JSON; empty: nothing new
-        self.last: list[int] = []  # number of the last event of each chunk, appended after the two above
+        self.states: list[bytes] = []  # by chunk: JSON needed to continue after it; empty: nothing new
+        self.last: list[int] = []  # number of each chunk's last event; appended after the two lists above
         self.guarded = guarded
         self._n_shown = 0  # chunks of a guarded log that readers may have
         self.n_events = 0
         self.n_bytes = 0
-        self.n_beside = 0  # bytes that are stored beside the events, so that another process can go on
+        self.n_beside = 0  # bytes stored beside the events, from which another process can continue
         self.ended = False
-        self.lost = False  # True once the store has lost a part of it
-        self._n_common: int | None = None  # events that a lost log shares with the one that others continue
-        self.left = False  # True once this process has left it to others
-        self.taken = False  # True once another process writes it
+        self.lost = False  # True once the store has lost a part of the log
+        self._n_common: int | None = None  # after a loss: number of events that the stored log has too
+        self.left = False  # True once this process has left the log to others
+        self.taken = False  # True once another process writes the log
         self._readers: list[asyncio.Future[None]] = []
 
     def append(self, chunk: bytes, state: bytes = b"") -> None:
@@ -76,12 +76,12 @@ class ReplyLog:
             self._tell()
 
     def show_chunks(self, n: int) -> None:
-        """Give readers of a guarded log its first n chunks."""
+        """Release the first n chunks of a guarded log to readers."""
         self._n_shown = max(n, self._n_shown)
         self._tell()
 
     def lose(self) -> None:
-        """Give readers all chunks from now on, since the store has lost a part of the log."""
+        """Release all chunks to readers from now on: the store has lost a part of the log."""
         self.lost = True
         if self.guarded:
             self.guarded = False
@@ -102,12 +102,12 @@ class ReplyLog:
         return after
 
     def leave(self) -> None:
-        """Leave the log to another process: readers stop after what the store has acknowledged."""
+        """Leave the log to another process: readers stop after the last acknowledged event."""
         self.left = True
         self._tell()
 
     def give_way(self) -> None:
-        """Stop readers and writing here, since another process now writes the log."""
+        """Stop readers and writing in this process, since another process now writes the log."""
         self.taken = True
         self.leave()
 
@@ -136,11 +136,11 @@ class ReplyLog:
 
     @property
     def has_events(self) -> bool:
-        """True if readers have an event."""
+        """True if there is an event that readers may have."""
         return bool(self._n_shown if self.guarded else self.chunks)
 
     async def begun(self) -> None:
-        """Wait until readers have an event, or the log has ended or been left without one."""
+        """Wait until readers may have an event, or the log has ended or been left."""
         while not (self.has_events or self.ended or self.left):
             await self._growth()
 

@@ -10,13 +10,14 @@ from server.replies.kept import Json, StoredResponse
 from server.replies.reply_log import LogReader, ReplyLog
 
 ORPHAN_POLL_S = 0.5
-"""Seconds between two polls for orphans. Half: twice the commands of an idle pool, for a sixth of the gap."""
+"""Seconds between two polls for orphans. Half: an idle pool has twice the commands; gaps are 1/6 shorter."""
 
 Kept: TypeAlias = Literal["everywhere", "here", "nowhere"]
 """Where a response is kept if there is no outage.
 
-everywhere: all leads of the store find it. here: only this process, since it is too large for the store.
-nowhere: it is more than one API key may store.
+everywhere: all leads of the store find it.
+here: only this process keeps it, since it is too large for the store.
+nowhere: it is larger than what one API key may store.
 """
 Change: TypeAlias = Callable[[StoredResponse], StoredResponse]
 
@@ -35,19 +36,19 @@ class Orphan:
 
     owner: Owner
     id: str
-    recipe: Json  # as begin_log() got it
-    states: Sequence[Json]  # as the log's append() got them, in order
-    log: ReplyLog  # with all events that were stored
+    recipe: Json  # the recipe passed to begin_log()
+    states: Sequence[Json]  # the states passed to the log's append(), in order
+    log: ReplyLog  # contains all events that were stored
 
 
 class ReplyStore(Protocol):
-    """Keeps responses and logs. For the event loop only. A get finds everything that was put before.
+    """Keeps responses and logs. For the event loop only. get() finds everything that was put before it.
 
     Async methods, except flush() and close(), raise StoreError if the store does not answer.
     """
 
     members: Sequence[str] | None
-    """Names of the living leads that take up each other's replies; None: nobody takes up any."""
+    """Names of the living leads that take up each other's replies; None: no lead does."""
 
     def put(self, owner: Owner, stored: StoredResponse) -> Kept:
         """Keep a response under its id, with the log of this id. Never fails, and never waits."""
@@ -56,7 +57,7 @@ class ReplyStore(Protocol):
     async def get(self, salt: str, id: str) -> StoredResponse | None: ...
 
     async def item(self, salt: str, id: str) -> Json | None:
-        """Return the item with this id, of a stored response or of its input."""
+        """Return the item with this id from the output or input of a stored response."""
         ...
 
     async def delete(self, owner: Owner, id: str) -> bool:
@@ -75,25 +76,25 @@ class ReplyStore(Protocol):
         ...
 
     def begin_log(self, owner: Owner, id: str, recipe: Json | None = None) -> ReplyLog:
-        """Return the log of a reply that begins. It is readable by its id at once.
+        """Begin a reply's log and return it. Readers find it by its id at once.
 
         Args:
             owner: The reply's owner.
-            id: Its id.
-            recipe: What another process of the pool needs to continue the reply; None: none can.
+            id: The reply's id.
+            recipe: Data that another process of the pool needs to continue the reply; None: none can.
         """
         ...
 
     async def take_up(self, most: int) -> Sequence[Orphan]:
-        """Take up at most this many replies whose processes are gone. Call it every ORPHAN_POLL_S."""
+        """Take up at most `most` replies whose processes are gone. Call this every ORPHAN_POLL_S."""
         ...
 
     def end_readers(self) -> None:
-        """End all readers of logs that other processes write, since this one ends."""
+        """End all readers of logs that other processes write, because this process ends."""
         ...
 
     def leave(self, salt: str, id: str) -> None:
-        """Leave a log that this process writes to any other process of the pool."""
+        """Leave a log that this process writes, so that another process of the pool may continue it."""
         ...
 
     async def log(self, salt: str, id: str) -> LogReader | None: ...

@@ -1,8 +1,8 @@
 """Candidates of one draw, and the filters that drop some of them.
 
-Each filter keeps what llama.cpp's does (src/llama-sampler.cpp), with two exceptions: impossible tokens (minus
-infinity) are no candidates, and all equals at the edge of top_k, typ_p or top_p stay. Filters that parameters
-switch off are not called, see SamplingParams.steps().
+Each filter keeps the same tokens as llama.cpp's (src/llama-sampler.cpp), with two exceptions: tokens with
+logit minus infinity are no candidates, and ties at the edge of top_k, typ_p or top_p are all kept. Filters
+that are switched off are not called, see SamplingParams.steps().
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def top_k(c: Candidates, k: int) -> None:
 
 
 def top_p(c: Candidates, p: float) -> None:
-    """Keep the likeliest candidates, as few as reach a total probability of p."""
+    """Keep the fewest likeliest candidates that together reach a probability of p."""
     logits = c.logits.astype(np.float64)
     c.keep(np.flatnonzero(logits >= nucleus_floor(logits, p)))
 
@@ -111,7 +111,7 @@ def top_n_sigma(c: Candidates, n: float) -> None:
 
 
 def typical_p(c: Candidates, p: float) -> None:
-    """Keep candidates with surprises nearest to the entropy, as few as exceed a total probability of p.
+    """Keep the fewest candidates, nearest to the entropy in surprise, that together exceed probability p.
 
     This is locally typical sampling (arXiv:2202.00666).
     """

@@ -1,4 +1,4 @@
-"""Seam between sampling and compiled grammars: what a grammar allows next."""
+"""Interface between sampling and compiled grammars: which tokens a grammar allows next."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Constraint(Protocol):
         ...
 
     def forced(self) -> tuple[int, ...]:
-        """Return the tokens that must follow now; fewer, or none, if the grammar does not know them."""
+        """Return the tokens that must follow now, as far as the grammar knows them."""
         ...
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        """Return how many of `tokens`, from the first one on, may follow; a guess if the grammar cannot tell.
+        """Return how many of `tokens`, from the first on, may follow; an estimate if the grammar cannot tell.
 
-        Changes nothing that allows() or mask() return, now or later.
+        Does not change the results of allows() and mask(), now or later.
         """
         ...

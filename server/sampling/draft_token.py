@@ -39,7 +39,7 @@ class DraftGuess(NamedTuple):
 def guess(row: Row, params: SamplingParams, position: int, *, second: bool) -> DraftGuess:
     """Return the result of draw() and its probability at temperature 1.
 
-    With `second` the likeliest other token is added: it is right more often than the runner-up of the draw.
+    If `second`, add the likeliest other token, which is right more often than the runner-up of the draw.
     """
     peaks = Peaks(row)
     if not math.isfinite(peaks.top):  # a model that computes nonsense

@@ -40,8 +40,8 @@ class Distribution(NamedTuple):
 def draw(row: Row, params: SamplingParams, position: int) -> int:
     """Return the token that is drawn for `position`, its index in the sequence.
 
-    At temperature 0 it is the token with the largest logit, the lowest id among equals. Otherwise it is the
-    argmax, after the filters, of logit / temperature + Gumbel noise: an exact sample of the softmax.
+    At temperature 0 this is the token with the largest logit (on a tie, the lowest id). Otherwise it is the
+    argmax of logit / temperature + Gumbel noise over the filtered tokens: an exact sample of the softmax.
 
     Args:
         row: Logits, (vocab size,).
@@ -95,7 +95,7 @@ def _min_p_floor(top: float, min_p: float) -> float:
 
 
 def _filtered_tokens(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
-    """Return the tokens that top_k, top_p and min_p leave, and their logits.
+    """Return the tokens that top_k, top_p and min_p keep, and their logits.
 
     Ties with the least likely token that is kept are kept as well.
     """
@@ -118,13 +118,13 @@ def _at_least(ids: Ids, logits: Floats, floor: float) -> tuple[Ids, Floats]:
 
 
 def _sure_edge(near: list[float], floor: float, params: SamplingParams) -> float | None:
-    """Return the smallest logit that top_k, top_p and min_p leave, if `near` suffices to tell, else None.
+    """Return the smallest logit that top_k, top_p and min_p keep; None if `near` does not determine it.
 
     Tokens of the top_k that are not in `near` have unknown weights, between 0 and min_p each.
 
     Args:
-        near: The largest logits, descending; those that min_p leaves are all included.
-        floor: The smallest logit that min_p leaves.
+        near: The largest logits, descending, including all that min_p keeps.
+        floor: The smallest logit that min_p keeps.
         params: The filters.
     """
     near = [logit for logit in near if logit >= floor]
@@ -153,7 +153,7 @@ def _sorted_floor(ascending: Floats, top_p: float) -> float:
 
 
 def _nucleus_edge(peaks: Peaks, params: SamplingParams) -> float:
-    """Return the smallest logit that top_p and min_p leave, without top_k. Looks near the top first."""
+    """Return the smallest logit that top_p and min_p keep (without top_k). Looks near the top first."""
     row, top = peaks.row, peaks.top
     floor = _min_p_floor(top, params.min_p)
     if params.top_p >= 1.0:
@@ -174,7 +174,7 @@ def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> fl
     Args:
         logits: Logits of all candidates, or of the likeliest.
         top_p: A probability.
-        mass: The sum of exp(logit - largest) over all candidates, if `logits` has only the likeliest.
+        mass: The sum of exp(logit - largest) over all candidates; needed if `logits` lacks some of them.
     """
     if top_p >= 1.0:
         return float(logits.min())
@@ -185,10 +185,11 @@ def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> fl
 def head_floor(
     values: Floats, weights: Floats, wanted: float, side: Literal["left", "right"] = "left"
 ) -> float:
-    """Return the smallest value that is needed if the largest values are to weigh `wanted` together.
+    """Return the smallest of the fewest largest values whose weights sum to `wanted`.
 
-    Values are taken largest first, until their weights sum to at least `wanted`, or with side "right" to more
-    than that. The last value taken is returned. If there are many, only those near the result are sorted.
+    Values are taken, largest first, until their weights sum to at least `wanted`, or with side "right" to
+    more than `wanted`. The last value taken is returned. Among many values, only those near the result are
+    sorted.
     """
     before = 0.0
     if len(values) > _SORTED_WHOLE:

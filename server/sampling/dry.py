@@ -44,9 +44,9 @@ class Dry:
         c.replace(at, c.logits[at] - penalties[found])
 
     def penalties(self) -> tuple[Ids, Floats]:
-        """Return the tokens that would continue a repetition, and what is subtracted from their logits.
+        """Return the tokens that would continue a repetition, and the penalty of each.
 
-        That is: multiplier times base to the power of (length of the repetition - allowed length).
+        The penalty, to subtract from the logit, is multiplier * base ** (repetition length - allowed length).
         """
         p, newest_first = self._params, np.asarray(self._tokens)[self._recent][::-1]
         if len(newest_first) <= p.dry_allowed_length:
@@ -63,10 +63,10 @@ class Dry:
         return tokens[~breaks], penalties[~breaks]
 
     def _repeat_lengths(self, newest_first: Ids) -> Ids:
-        """Return the length of the repetition at each place; index k means k tokens before the newest.
+        """Return the length of the repetition at each position; index k means k tokens before the newest.
 
-        A repetition is a run that ends at that place and equals the newest tokens. Lengths are limited to the
-        one that gives the largest penalty.
+        A repetition is a run that ends at that position and equals the newest tokens. Lengths are limited to
+        the length that gives the largest penalty.
         """
         longest = self._params.dry_allowed_length + self._largest_exponent(len(newest_first))
         lengths = np.zeros(len(newest_first), np.int64)

@@ -12,11 +12,11 @@ LIKELY = 0.2
 """Probability, llama.cpp's, of a likely token; a text without any likely token ends."""
 MAX_COMPARED = 256
 """Number of the likeliest candidates that are compared with each other; llama.cpp compares all. At most five
-can be as likely as LIKELY, so half or twice as many change hardly anything but the time."""
+candidates can reach LIKELY, so a limit of half or twice as many changes little except the time."""
 
 
 def infill(c: Candidates, pieces: Pieces, end: int | None) -> None:
-    """Keep only the tokens that end a text if these are likely; otherwise keep the likely tokens as well.
+    """Keep the tokens that end a text; unless an end is likely, keep the other likely tokens too.
 
     If the text of one token begins with that of another, the likelier one gets the probability of both. If no
     token is likely, only `end` is kept, or the likeliest token if `end` is None.

@@ -1,4 +1,4 @@
-"""Log probabilities of tokens: by the model before any sampler, or by the distribution of a draw."""
+"""Log probabilities of tokens: from the model before any sampler, or from the distribution of a draw."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def token_logprobs(
 
     Args:
         row: Logits, (vocab size,), as the model gave them, at temperature 1 and unfiltered.
-        token: The one that was chosen.
-        n_top: How many of the likeliest tokens to report.
-        among: Tokens to report instead of those.
+        token: The chosen token.
+        n_top: Number of likeliest tokens to report.
+        among: Tokens to report instead of the likeliest ones.
     """
     n_top = min(n_top, len(row))
     top = float(row.max())

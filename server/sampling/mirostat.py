@@ -44,7 +44,7 @@ class Mirostat:
 def _zipf_k(c: Candidates, mu: float, n_vocab: int) -> int:
     """Return the number of tokens with a surprise of at most mu, if probabilities follow Zipf's law.
 
-    With an exponent s fitted to the likeliest ones that is k = ((s - 1) 2^mu / (1 - N^(1 - s)))^(1 / s).
+    With an exponent s fitted to the likeliest tokens, k = ((s - 1) 2^mu / (1 - N^(1 - s)))^(1 / s).
     """
     if len(c) < 2:
         return 1
@@ -61,7 +61,7 @@ def _zipf_k(c: Candidates, mu: float, n_vocab: int) -> int:
 
 
 def _truncate_surprising(c: Candidates, mu: float) -> None:
-    """Keep tokens whose surprise is at most mu, at least the likeliest."""
+    """Keep the tokens whose surprise is at most mu, or at least the likeliest token."""
     top = float(c.logits.max())
     total = top + math.log(float(np.exp(c.logits - c.logits.dtype.type(top)).sum(dtype=np.float64)))
     c.keep(np.flatnonzero(c.logits >= min(top, total - mu * math.log(2.0))))

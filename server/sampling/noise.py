@@ -1,11 +1,11 @@
 """Gumbel noise that is a function of (seed, position, token id) alone.
 
-It is the same in any order, and for any subset of the vocabulary. So a text does not depend on drafts, and a
-drafter can guess the lead's draw, not only its likeliest token (Daliri, Musco, Suresh, arXiv:2408.07978).
+A token's noise does not depend on the order of evaluation or on other tokens. So a text does not depend on
+drafts, and a drafter can guess the lead's draw, not only its likeliest token (Daliri, Musco, Suresh,
+arXiv:2408.07978).
 
-One token in RARITY is loud: its noise is in the upper tail. Loud tokens are chosen by gaps of a geometric
-distribution, that of independent trials, so they are known without a pass over the vocabulary. All others
-have less noise than LOUD.
+One token in RARITY has noise in the upper tail, at least TAIL_MIN; all others have less. Tail tokens are
+chosen by geometrically distributed gaps, as in independent trials, so no pass over the vocabulary is needed.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _A = 0xBF58476D1CE4E5B9
 _B = 0x94D049BB133111EB
 _U64_GOLDEN, _U64_A, _U64_B = np.uint64(_GOLDEN), np.uint64(_A), np.uint64(_B)
 _U64_27, _U64_30, _U64_33 = np.uint64(27), np.uint64(30), np.uint64(33)
-_GAPS = 0x67617073  # the purpose of numbers that choose loud tokens
-_BLOCK_POSITIONS = 16  # positions whose loud tokens are found at once: costs little more than one
+_GAPS = 0x67617073  # the purpose of numbers that choose tail tokens
+_BLOCK_POSITIONS = 16  # positions whose tail tokens are found at once: costs little more than one position
 _CACHED = 64  # blocks: those of 64 sessions
 _QUICK_IN_PYTHON = 16  # tokens: as many are faster in Python than in numpy
 
 RARITY = 1024
-LOUD = -math.log(-math.log1p(-1.0 / RARITY))  # least noise of loud tokens, most of all others (6.93)
+TAIL_MIN = -math.log(-math.log1p(-1.0 / RARITY))  # minimum noise of tail tokens, maximum of all others (6.93)
 
-_LOG_QUIET = math.log1p(-1.0 / RARITY)
+_LOG_BELOW = math.log1p(-1.0 / RARITY)
 
 
 class Noise(NamedTuple):
@@ -61,65 +61,65 @@ def gumbel(seed: int, position: int, tokens: Ids, n_vocab: int = 0) -> Floats:
         position: Position of the token being chosen.
         tokens: Token ids.
         n_vocab: A number above all ids, 0 if unknown. It does not affect the noise; calls with the same
-            number share loud()'s cache.
+            number share upper_tail()'s cache.
     """
-    noise = quiet(seed, position, tokens)
-    ids, louder = loud(seed, position, n_vocab or 1 << int(tokens.max(initial=0)).bit_length())
+    noise = lower_noise(seed, position, tokens)
+    ids, tail = upper_tail(seed, position, n_vocab or 1 << int(tokens.max(initial=0)).bit_length())
     if len(ids):
         at = ids.searchsorted(tokens)
         (hits,) = (ids.take(at, mode="clip") == tokens).nonzero()
         if len(hits):
-            noise[hits] = louder[at[hits]]
+            noise[hits] = tail[at[hits]]
     return noise
 
 
-def quiet(seed: int, position: int, tokens: Ids) -> Floats:
-    """Return the noise of these tokens, none of which may be loud; it is less than any loud token's."""
+def lower_noise(seed: int, position: int, tokens: Ids) -> Floats:
+    """Return the noise, below TAIL_MIN, of these tokens, none of which may be in upper_tail()."""
     key = _position_key(seed, position)
     if len(tokens) > _QUICK_IN_PYTHON:
-        return -np.log(-_LOG_QUIET - np.log(_uniforms_at(np.uint64(key), tokens)))
-    return -np.log(-_LOG_QUIET - np.log(np.array(_uniforms_of(key, tokens.tolist()))))
+        return -np.log(-_LOG_BELOW - np.log(_uniforms_at(np.uint64(key), tokens)))
+    return -np.log(-_LOG_BELOW - np.log(np.array(_uniforms_of(key, tokens.tolist()))))
 
 
-def quiet_few(seed: int, position: int, tokens: Sequence[int]) -> list[float]:
-    """Return the noise that quiet() returns, up to rounding errors; faster for a few tokens."""
+def lower_noise_few(seed: int, position: int, tokens: Sequence[int]) -> list[float]:
+    """Return the noise that lower_noise() returns, up to rounding errors; faster for a few tokens."""
     log = math.log
-    return [-log(-_LOG_QUIET - log(u)) for u in _uniforms_of(_position_key(seed, position), tokens)]
+    return [-log(-_LOG_BELOW - log(u)) for u in _uniforms_of(_position_key(seed, position), tokens)]
 
 
-def loud(seed: int, position: int, n_vocab: int) -> Noise:
-    """Return the tokens below n_vocab that are loud at this position: whose noise is in the upper tail."""
+def upper_tail(seed: int, position: int, n_vocab: int) -> Noise:
+    """Return the tokens below n_vocab whose noise is in the upper tail at this position."""
     first = position - position % _BLOCK_POSITIONS
-    return _loud_block(seed, first, n_vocab)[position - first]
+    return _tail_block(seed, first, n_vocab)[position - first]
 
 
 @functools.lru_cache(_CACHED)
-def _loud_block(seed: int, first: int, n_vocab: int) -> list[Noise]:
-    """Return the loud tokens (upper-tail noise) and their noise, as loud() does, for a block of positions.
+def _tail_block(seed: int, first: int, n_vocab: int) -> list[Noise]:
+    """Return the results of upper_tail() for a block of positions.
 
     The block has _BLOCK_POSITIONS positions, from `first` on.
     """
     keys = np.array([_position_key(seed, first + i) for i in range(_BLOCK_POSITIONS)], np.uint64)[:, None]
     expected = n_vocab / RARITY
     n = int(expected + 3.0 * math.sqrt(expected)) + 8
-    ids = _loud_ids(keys, n)
+    ids = _tail_ids(keys, n)
     while ids[:, -1].min() < n_vocab:  # once in several hundred blocks
         n *= 2
-        ids = _loud_ids(keys, n)
+        ids = _tail_ids(keys, n)
     noise = -np.log(-np.log1p(_uniforms_at(keys, ids) / -RARITY))
     ends = (ids < n_vocab).sum(axis=1)
     return [Noise(ids[i, :end], noise[i, :end]) for i, end in enumerate(ends.tolist())]
 
 
-def _loud_ids(keys: npt.NDArray[np.uint64], n: int) -> Ids:
-    """Return the ascending ids of the first n loud (upper-tail noise) tokens per key: (number of keys, n)."""
+def _tail_ids(keys: npt.NDArray[np.uint64], n: int) -> Ids:
+    """Return the ascending ids of the first n upper-tail tokens per key, in shape (number of keys, n)."""
     uniforms = _uniforms_at(keys ^ np.uint64(mix(_GAPS)), np.arange(n))
-    gaps = np.floor(np.log(uniforms) / _LOG_QUIET).astype(np.int64)
+    gaps = np.floor(np.log(uniforms) / _LOG_BELOW).astype(np.int64)
     return np.cumsum(gaps + 1, axis=-1) - 1
 
 
 def uniform(seed: int, position: int, purpose: int) -> float:
-    """Return a number in [0, 1) for one position, independent of those of other purposes and of the noise."""
+    """Return a number in [0, 1) for a position, independent of other purposes and of the noise."""
     return (mix(_position_key(mix(seed) ^ mix(purpose), position)) >> 11) * 2.0**-53
 
 
@@ -132,7 +132,7 @@ _mixed = functools.lru_cache(_CACHED)(mix)
 
 
 def _uniforms_of(key: int, numbers: Sequence[int]) -> list[float]:
-    """Return the numbers that _uniforms_at() returns for one key; faster for a few, as it avoids numpy."""
+    """Return what _uniforms_at() returns for one key; faster for a few numbers, because it avoids numpy."""
     found: list[float] = []
     for number in numbers:
         x = (key + number * _GOLDEN) & _MASK

@@ -92,7 +92,7 @@ class SamplingParams:
                 raise ValueError(f"no sampler is called {name}")
 
     def mirrored(self) -> SamplingParams:
-        """Return the part that is sent to drafters."""
+        """Return the parameters that are sent to drafters."""
         return SamplingParams(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
 
     def reseeded(self, seed: int) -> SamplingParams:

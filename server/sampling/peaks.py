@@ -1,7 +1,7 @@
 """Find the large logits of a row by one pass over the vocabulary and a look at few columns. Pure.
 
-A long row is folded into lines of equal length, one below the other: the largest logit of each column is
-found at the speed of memory. The logits after the last whole line are a column of their own.
+A long row is folded into lines of equal length, one below the other; finding the largest logit of each column
+then runs at the speed of memory. The logits after the last whole line form one more column.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy.typing as npt
 Logits = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 
-_IMPOSSIBLE = -1e38  # logit: no model gives as little to a possible token
-_UNFOLDED_ROW = 40_000  # logits: a row of at most as many is not folded
+_IMPOSSIBLE = -1e38  # logit below that of any possible token
+_UNFOLDED_ROW = 40_000  # maximum logits of a row that is not folded
 _ENOUGH = 2_048  # logits that suffice to estimate a probability
 _SPREAD = 8  # logits per token that likeliest() looks for
 
@@ -63,7 +63,7 @@ class Peaks:
         return self.runners_up(token, 1)[0]
 
     def runners_up(self, token: int, n: int) -> list[int]:
-        """Return the ids of the n largest logits, of one per column, outside this token's column.
+        """Return the ids of the n largest column maxima, outside this token's column.
 
         There must be more than n columns.
         """
@@ -77,9 +77,9 @@ class Peaks:
         return found
 
     def mass(self) -> float:
-        """Estimate the sum of exp(logit - top) from the largest of a few thousand columns.
+        """Estimate the sum of exp(logit - top) over the row from a few thousand column maxima.
 
-        The estimate is too small for flat rows, and nearly right for others.
+        The estimate is too small for flat rows, and nearly right for other rows.
         """
         values, n_lines = self.maxima, len(self.maxima) // _ENOUGH
         if n_lines > 1:
@@ -89,7 +89,7 @@ class Peaks:
         return float(np.add.reduce(np.exp(weights, out=weights)))
 
     def above(self, threshold: float) -> Ids:
-        """Return ascending ids of all logits of at least the threshold, or a rounding error below it."""
+        """Return the ascending ids of all logits that are at least the threshold, up to a rounding error."""
         floor = _rounded_down(threshold)
         (columns,) = (self.maxima >= floor).nonzero()
         if self.maxima is not self.row and 4 * len(columns) > len(self.maxima):
@@ -103,9 +103,9 @@ class Peaks:
         return self._ids_within(columns, floor) if len(columns) <= most else None
 
     def likeliest(self, k: int) -> Ids:
-        """Return ascending ids of the k likeliest possible tokens, and of a few more.
+        """Return the ascending ids of the k likeliest possible tokens and a few more tokens.
 
-        A token is included if its logit is at least the k-th largest of a sample of the logits.
+        A token is included if its logit is at least the k-th largest logit of a sample.
         """
         values: Logits = self.maxima if 3 * k <= 2 * len(self.maxima) else self.row
         n_lines = len(values) // (_SPREAD * k)
@@ -116,7 +116,7 @@ class Peaks:
         return self.above(max(threshold, _IMPOSSIBLE))
 
     def _ids_within(self, columns: Ids, floor: np.float32) -> Ids:
-        """Return the ids of logits of at least `floor`; `columns` are all columns that have any."""
+        """Return the ids of logits of at least `floor`, given all columns that contain such logits."""
         if self.maxima is self.row:
             return columns
         if len(columns) == 1 and columns[0] < self._length:  # mostly, where the model is sure
@@ -132,7 +132,7 @@ class Peaks:
         return np.concatenate((ids, (self.row[n_folded:] >= floor).nonzero()[0] + n_folded))
 
     def _best_of(self, column: int) -> int:
-        """Return the id of a column's largest logit, any among equals."""
+        """Return the id of a column's largest logit; on a tie, of any of the largest."""
         if self.maxima is self.row:
             return column
         if column < self._length:

@@ -51,7 +51,7 @@ class Penalties:
         c.replace(at, logits - (np.asarray(self._counts)[found] * each + fixed))
 
     def _forget_token(self, token: int) -> None:
-        """Count one occurrence less. If none is left, the last entry takes the token's place."""
+        """Count one occurrence less. If none is left, move the last entry to the token's index."""
         place = self._places[token]
         self._counts[place] -= 1
         if self._counts[place] == 0:

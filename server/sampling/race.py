@@ -1,8 +1,9 @@
 """Find the winner of a draw: the token with the largest logit / temperature + noise. Pure.
 
-It is exact, though few tokens are scored. Loud tokens (noise.py) and the likeliest token come first; the
-best score is the threshold. Any other token can only win with a logit within LOUD of it. Those few are scored
-one by one, which is faster than passes over a short array, and equal but for rounding.
+The result is exact, although few tokens are scored. Upper-tail tokens (noise.py) and the likeliest token are
+scored first; their best score is the threshold. Another token can only win if its logit is within TAIL_MIN of
+the threshold. These few tokens are scored one by one, which is faster than passes over a short array, and
+equal except for rounding.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from server.sampling.noise import LOUD, loud, quiet, quiet_few
+from server.sampling.noise import TAIL_MIN, lower_noise, lower_noise_few, upper_tail
 from server.sampling.peaks import Logits, Peaks
 
 Floats = npt.NDArray[np.float64]
@@ -30,25 +31,25 @@ def race(peaks: Peaks, temperature: float, seed: int, position: int, floor: floa
     Among equals that is the one with the lowest id.
     """
     row, best = peaks.row, peaks.best()
-    threshold = peaks.top / temperature + quiet_few(seed, position, (best,))[0]
+    threshold = peaks.top / temperature + lower_noise_few(seed, position, (best,))[0]
     scored = _loudest_token(row, temperature, seed, position, floor)
     threshold = max(threshold, scored[0][0]) if scored else threshold
-    ids = peaks.above(max(floor, temperature * (threshold - LOUD - _SCORE_ERROR)))
+    ids = peaks.above(max(floor, temperature * (threshold - TAIL_MIN - _SCORE_ERROR)))
     if len(ids) > _QUICK_IN_PYTHON:
-        scores = _noisy_scores(row.take(ids), temperature, quiet(seed, position, ids), floor)
+        scores = _noisy_scores(row.take(ids), temperature, lower_noise(seed, position, ids), floor)
         at = int(scores.argmax())
         scored.append((float(scores[at]), -int(ids[at])))
     else:
         tokens, logits = ids.tolist(), row.take(ids).tolist()
-        for token, logit, noise in zip(tokens, logits, quiet_few(seed, position, tokens), strict=True):
+        for token, logit, noise in zip(tokens, logits, lower_noise_few(seed, position, tokens), strict=True):
             if logit >= floor:
                 scored.append((logit / temperature + noise, -token))
     return -max(scored)[1] if scored else best  # none where logits are no numbers
 
 
 def _loudest_token(row: Logits, temperature: float, seed: int, position: int, floor: float) -> list[_Scored]:
-    """Return the loud token with the highest score, if any is allowed."""
-    ids, noise = loud(seed, position, len(row))
+    """Return the upper-tail token with the highest score, if any is allowed."""
+    ids, noise = upper_tail(seed, position, len(row))
     if not len(ids):
         return []
     scores = _noisy_scores(row.take(ids), temperature, noise, floor)

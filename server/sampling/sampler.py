@@ -1,8 +1,8 @@
 """Apply all sampling parameters of a request, for one generation.
 
-The order is llama.cpp's (common/sampling.cpp): logit bias, the chain of samplers in the request's order or
-mirostat instead, the draw. A grammar is asked about the drawn token only; if it refuses, the row is masked
-and the token drawn again.
+The order is llama.cpp's (common/sampling.cpp): logit bias, then the chain of samplers in the request's order
+(or mirostat instead), then the draw. A grammar checks only the drawn token; if it refuses the token, the row
+is masked and another token drawn.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class Sampler:
     def choose(self, row: Row, position: int) -> int:
         """Draw the token for `position` and commit it.
 
-        With a constraint, the token is drawn without it first. If it is not allowed, the row is masked and
-        the token drawn again with the same noise. So the mask, which costs a walk through the grammar for the
-        whole vocabulary, is rarely needed. Without filters the result is that of a mask from the start: the
-        highest score among allowed tokens does not depend on the others.
+        A token is first drawn without the constraint. If the constraint forbids it, the row is masked and a
+        token is drawn again with the same noise. So the mask, which costs a walk through the grammar for the
+        whole vocabulary, is rarely needed. Without filters, the result equals that of masking first: the
+        highest score among allowed tokens does not depend on other tokens.
 
         Args:
             row: Logits, (vocab size,), not written to.
@@ -131,9 +131,9 @@ class Sampler:
         return _Pick(token, float(edited[token]), surprise)
 
     def _edited_row(self, row: Row, mask: npt.NDArray[np.bool_] | None) -> Row:
-        """Return the row with bias, bans and penalties, minus infinity outside the mask.
+        """Return the row with bias, bans and penalties applied, and minus infinity outside the mask.
 
-        If no token is left, the mask alone counts: the client relies on the grammar.
+        If no token would be left, apply only the mask, because the client relies on the grammar.
         """
         banned = self._generated < self._params.min_tokens and len(self._banned) > 0
         edited = row
@@ -160,7 +160,7 @@ class Sampler:
             edit.apply(c)
 
     def _filtered_candidates(self, row: Row, position: int) -> Candidates:
-        """Return the candidates after the rest of the chain, temperature included."""
+        """Return the candidates after the rest of the chain, including the temperature."""
         c = Candidates(row)
         c.drop_impossible()
         if self.mirostat is not None:
@@ -216,7 +216,7 @@ def _as_plain(params: SamplingParams, steps: Sequence[str]) -> SamplingParams | 
 
 
 def _bias(params: SamplingParams) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]] | None:
-    """Return token ids, each once, and the values to add to their logits; None without any."""
+    """Return unique token ids and the values to add to their logits, None if there is no bias."""
     total: dict[int, float] = {}
     for token, value in params.logit_bias:
         total[token] = total.get(token, 0.0) + value

@@ -77,8 +77,8 @@ class Ledger:
         self._renewed_for, self._n_until_renewed = 0, 0  # number of sessions; steps
         self._n_passed = 0  # steps in a row in which nobody was asked
         self._n_asked, self._lookup_s = 0, 0.0  # asked steps, seconds of lookups, since the latest timed step
-        self._calm_td_s = 0.0  # of a round of guesses of the model in the lead while drafters leave its cores
-        self._calm_spent_s = Ratio(KEEP_RATE)  # seconds of all its guesses in such a step
+        # seconds of a guessing round of the model in the lead, and of all its guesses in a step, uncrowded
+        self._uncrowded_td_s, self._uncrowded_spent_s = 0.0, Ratio(KEEP_RATE)
 
     # -- who may guess ----------------------------------------
 
@@ -149,7 +149,7 @@ class Ledger:
         """Learn what a finished step took, and how much its guesses gained."""
         plan, timing = step.plan, step.timing
         assert isinstance(plan, DraftPlan)
-        calm = not (plan.working and self._is_crowded(plan))
+        uncrowded = not (plan.working and self._is_crowded(plan))
         self._wait(plan)
         if self.times.shapes.steady:
             self._learn_shape(plan)
@@ -165,10 +165,10 @@ class Ledger:
         if self._n_passed > 2 * PROBE_STEPS and self._n_passed % REFRESH:
             return
         self._book_inline(plan, timing)
-        self.rates.learn(plan, timing, calm=calm)
+        self.rates.learn(plan, timing, uncrowded=uncrowded)
         if self.policy.gate:
             lookup_s = self._lookup_cost_s(plan, timing, lookup_s, n_asked) if self.lookup else 0.0
-            self._book(step, timing, lookup_s, self._charge(plan, timing, calm, n_asked))
+            self._book(step, timing, lookup_s, self._charge(plan, timing, uncrowded, n_asked))
 
     def _learn_guesses(self, step: Step, plan: DraftPlan) -> None:
         """Learn from a step in which a source was asked."""
@@ -286,21 +286,21 @@ class Ledger:
                 return max(lookup_s, n_asked * (outside_s - n * usual_s))
         return lookup_s
 
-    def _charge(self, plan: DraftPlan, timing: StepTiming, calm: bool, n_asked: int) -> Charge:
+    def _charge(self, plan: DraftPlan, timing: StepTiming, uncrowded: bool, n_asked: int) -> Charge:
         """Return what drafters cost in n_asked steps (this and untimed ones before it), except for rows."""
         rate = self.rates.undrafted_rate
         told, saved, most = self._messages_cost(plan, timing, rate), None, 0.0
-        crowded_s = 0.0 if calm else (self.rates.crowding - 1.0) * timing.decode_s
+        crowded_s = 0.0 if uncrowded else (self.rates.crowding - 1.0) * timing.decode_s
         if self._td is not None:
             td_s = self._td.value
-            if calm or not self._calm_td_s:
-                self._calm_td_s = td_s
-            if calm:
-                self._calm_spent_s.observe(plan.spent_s, 1.0)
+            if uncrowded or not self._uncrowded_td_s:
+                self._uncrowded_td_s = td_s
+            if uncrowded:
+                self._uncrowded_spent_s.observe(plan.spent_s, 1.0)
             n_inside = sum([proposal.sources.count(self._source) for proposal in plan.proposals])
             each = 1.0 / timing.n_sessions  # a session's share of the time of a round of guesses
-            crowded_s += each * n_inside * max(0.0, td_s - self._calm_td_s)
-            saved, most = rate * each * self._calm_td_s, rate * n_asked * self._calm_spent_s.value
+            crowded_s += each * n_inside * max(0.0, td_s - self._uncrowded_td_s)
+            saved, most = rate * each * self._uncrowded_td_s, rate * n_asked * self._uncrowded_spent_s.value
         token_s = 1.0 / rate if rate else 0.0
         return Charge(n_asked * told, rate * n_asked * crowded_s, saved, most, token_s)
 

@@ -101,7 +101,7 @@ class Rates:
     """Tokens per second, and the slowdown of decodes by drafters on the lead's cores."""
 
     def __init__(self, times: StepTimes) -> None:
-        self.times = self.calm = times  # calm: of steps beside no drafter on the lead's cores
+        self.times = self.uncrowded = times  # uncrowded: of steps without a drafter on these cores
         self.throughput = Ratio(KEEP_RATE)  # tokens per second
         self.undrafted_s = self.undrafted_rate = (
             0.0  # seconds of a step like the latest one without guesses; its tokens per second
@@ -109,7 +109,7 @@ class Rates:
         self.n_cells = 0  # cells in use at the latest step
         self.python = PythonTimes()
         self._outside = Slope(KEEP_GUESS)  # seconds outside decodes by number of guesses, both per session
-        self._crowding = Median(LATEST)  # time of a decode beside a drafter on these cores / of a calm one
+        self._crowding = Median(LATEST)  # decode time beside a drafter on these cores / uncrowded
 
     @property
     def guess_s(self) -> float:
@@ -121,7 +121,7 @@ class Rates:
         """Slowdown factor of a decode while a drafter works on the lead's cores; 1 if unknown."""
         return max(1.0, self._crowding.value) if self._crowding.count >= KNOWN else 1.0
 
-    def calm_s(self, n_rows: int, n_cells: int) -> float:
+    def uncrowded_s(self, n_rows: int, n_cells: int) -> float:
         """Return the seconds of a decode while no drafter works on the lead's cores.
 
         If no such decode had about n_cells cells yet, its time in a short context is multiplied by a ratio:
@@ -129,12 +129,12 @@ class Rates:
         """
         curve = self.times.curve(n_cells)
         rows = min(n_rows, len(curve) - 1)
-        if self.calm is self.times:
+        if self.uncrowded is self.times:
             return curve[rows] or math.inf
-        calm_s, shortest_s = self.calm.curve(n_cells)[rows], self.times.curve(0)[rows]
-        if shortest_s and not self.calm.has_seen(n_cells):
-            calm_s *= curve[rows] / shortest_s
-        return calm_s or math.inf
+        uncrowded_s, shortest_s = self.uncrowded.curve(n_cells)[rows], self.times.curve(0)[rows]
+        if shortest_s and not self.uncrowded.has_seen(n_cells):
+            uncrowded_s *= curve[rows] / shortest_s
+        return uncrowded_s or math.inf
 
     def undisturbed_s(self, timing: StepTiming) -> float:
         """Return the seconds of the step's decode, or the usual ones if it took STEP_OUTLIER times as long.
@@ -145,16 +145,16 @@ class Rates:
         usual_s = curve[min(timing.n_rows, len(curve) - 1)]
         return usual_s if 0.0 < STEP_OUTLIER * usual_s < timing.decode_s else timing.decode_s
 
-    def learn(self, plan: DraftPlan, timing: StepTiming, *, calm: bool) -> None:
+    def learn(self, plan: DraftPlan, timing: StepTiming, *, uncrowded: bool) -> None:
         """Learn from a step without prompts.
 
         Args:
             plan: Its guesses.
             timing: Its times.
-            calm: True if no drafter worked on the lead's cores.
+            uncrowded: True if no drafter worked on the lead's cores.
         """
         self.n_cells = timing.n_cells
-        self._observe(plan, timing, calm=calm)
+        self._observe(plan, timing, uncrowded=uncrowded)
         times, n = self.times, timing.n_sessions
         self.undrafted_s = times.undrafted_s(n, times.curve(timing.n_cells))
         self.undrafted_rate = n / self.undrafted_s if self.undrafted_s else 0.0
@@ -166,20 +166,20 @@ class Rates:
         if usual_s is not None:
             self._outside.observe(n_guesses / n, min(each_s, STEP_OUTLIER * usual_s))
 
-    def _observe(self, plan: DraftPlan, timing: StepTiming, *, calm: bool) -> None:
+    def _observe(self, plan: DraftPlan, timing: StepTiming, *, uncrowded: bool) -> None:
         """Learn the times of decodes, and how much a drafter slows them.
 
-        calm: True if no drafter worked on the lead's cores.
+        uncrowded: True if no drafter worked on the lead's cores.
         """
         times, rows, cells = self.times, timing.n_rows, timing.n_cells
-        if not calm and self.calm is times:
-            self.calm = deepcopy(times)
+        if not uncrowded and self.uncrowded is times:
+            self.uncrowded = deepcopy(times)
         shapes = times.shapes if times.shapes.steady else None
         if not plan.is_shape and (shapes is None or shapes.is_steady(rows)):
             times.observe(rows, cells, timing.decode_s)
-            if calm and self.calm is not times:
-                self.calm.observe(rows, cells, timing.decode_s)
-            elif not calm and (calm_s := self.calm.measured(rows, cells)):
-                self._crowding.observe(timing.decode_s / calm_s)
+            if uncrowded and self.uncrowded is not times:
+                self.uncrowded.observe(rows, cells, timing.decode_s)
+            elif not uncrowded and (uncrowded_s := self.uncrowded.measured(rows, cells)):
+                self._crowding.observe(timing.decode_s / uncrowded_s)
         if shapes is not None:
             shapes.observe(rows, cells, timing.decode_s)

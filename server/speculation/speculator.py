@@ -217,8 +217,8 @@ class Speculator(Proposer):
         plan.charges = add_charges(plan.charges, charges)
         plan.spent_s, plan.lookup_s, plan.drafting = spent_s, lookup_s, drafting
         if plan.n_guesses:
-            calm_s = self.ledger.rates.calm_s(step.n_rows, step.n_cells)
-            plan.undrafted_s = min(view.undrafted_s, calm_s)
+            uncrowded_s = self.ledger.rates.uncrowded_s(step.n_rows, step.n_cells)
+            plan.undrafted_s = min(view.undrafted_s, uncrowded_s)
         return plan
 
     def _view(self, asks: Sequence[Ask], step: Upcoming, guessers: Guessers) -> View:

@@ -26,9 +26,9 @@ HINT = "Type a message, :help for commands. Ctrl-C stops a reply, Ctrl-D leaves.
 COMMANDS = {
     ":new": "begin a new conversation",
     ":retry": "ask the last question again",
-    ":system TEXT": "put a system message in front; without TEXT none",
-    ":set NAME VALUE": "a field of every request, such as temperature 0.5; without VALUE the server's own; "
-    "without NAME what is set",
+    ":system TEXT": "set the system message; without TEXT remove it",
+    ":set NAME VALUE": "set a field of every request, such as temperature 0.5; without VALUE reset it; "
+    "without NAME list the fields",
     ":save FILE": "write the conversation",
     ":load FILE": "go on with a saved conversation",
     ":help": "this list",
@@ -77,7 +77,7 @@ def _read_all(file: TextIO) -> str:
 def answer_once(dialogue: Dialogue, question: str) -> int:
     """Ask one question, and print the reply and nothing else. Raises DuoError."""
     if not question:
-        raise DuoError("nothing was asked: give a question behind duo chat, or on standard input")
+        raise DuoError("nothing was asked: give a question after duo chat, or on standard input")
     ended = ""
     for chunk in dialogue.ask(question):
         for choice in chunk["choices"]:
@@ -158,7 +158,7 @@ class Terminal:
             )
         elif not value:
             fields.pop(name, None)
-            self._say_line(f"{name}: as the server has it.")
+            self._say_line(f"{name}: the server's default.")
         else:
             try:
                 fields[name] = json.loads(value)

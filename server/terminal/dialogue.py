@@ -24,7 +24,7 @@ class Dialogue:
         self._client = client
 
     def set_system(self, text: str | None) -> None:
-        """Replace the system message in front; None or "": remove it."""
+        """Replace the system message; None or "": remove it."""
         rest = [message for message in self.messages if message["role"] != "system"]
         self.messages = ([{"role": "system", "content": text}] if text else []) + rest
 
@@ -60,10 +60,10 @@ class Dialogue:
         self.messages = messages
 
     def ask(self, text: str) -> Iterator[dict[str, Any]]:
-        """Send a message and yield the reply's chunks. What the caller has read of the reply is remembered.
+        """Send a message and yield the reply's chunks. The conversation keeps the chunks that are consumed.
 
         Raises:
-            DuoError: the server refuses or fails; the message is then forgotten.
+            DuoError: The server refuses or fails; the message is then dropped from the conversation.
         """
         self.messages.append({"role": "user", "content": text})
         reply: list[str] = []

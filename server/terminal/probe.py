@@ -1,9 +1,9 @@
-"""duo probe: find what, beside the tokens, changes the logits of a model on this machine.
+"""duo probe: find what, besides the tokens, changes the logits of a model on this machine.
 
-The same tokens are scored in batches of different widths. If the logits' bits agree, a text does not depend
-on how many drafted tokens were verified beside its own. If they do not, drafts may change the winner of a
-near-tie of two tokens. Other conversations may do so, too: by the cells that they leave free in the KV cache,
-and by their rows in the same batch.
+The same tokens are scored in batches of different widths (numbers of rows). If the logits' bits agree, a text
+does not depend on how many drafted tokens are verified with it. If they do not, drafts may decide a near-tie
+of two tokens. Other conversations may decide it too: through the KV cells that they leave free, and through
+their rows in the same batch.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ProbeResult:
 
 
 def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
-    """Compare the logits of each width: arrays, (rows, vocabulary size). There must be a width and a row."""
+    """Compare the logits of each width: arrays of shape (rows, vocabulary size), at least one of one row."""
     first = next(iter(rows_by_width.values()))
     classes: dict[bytes, list[int]] = {}
     for width, rows in rows_by_width.items():
@@ -110,7 +110,7 @@ def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
 
 
 def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
-    """Score the same rows at each width in sequence 0, then again beside a filled sequence 1 if there is one.
+    """Score the same rows at each width in sequence 0; repeat beside a filled sequence 1 if there is one.
 
     The number of rows is the largest width, but at least MIN_SCORED_ROWS if there is room. The KV cache must
     be empty, and is empty afterwards.
@@ -148,7 +148,7 @@ def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
 def _changed_widths(
     rows: Mapping[int, Logits], former: Mapping[int, Logits]
 ) -> tuple[tuple[int, ...], float]:
-    """Return the widths whose logits differ from the former ones in any bit, and the largest difference."""
+    """Return the widths whose logits differ in any bit from `former`, and the largest difference."""
     changed = tuple(width for width in rows if _row_bits(rows[width]) != _row_bits(former[width]))
     return changed, max(_largest_difference(rows[width], former[width]) for width in rows)
 
@@ -160,7 +160,7 @@ def _score_at(
     widths: Sequence[int],
     n_resident: int | None = None,
 ) -> dict[int, Logits]:
-    """Return, by width, the logits after each token of the first half.
+    """Return the logits after each token of the first half, by width.
 
     `tokens` are a prefix, which is evaluated first, and two halves of equal length. Tokens of the second half
     only fill up batches to their width.
@@ -213,7 +213,7 @@ def _row_bits(rows: Logits) -> bytes:
 
 
 def _largest_difference(a: Logits, b: Logits) -> float:
-    """Return the largest difference of any logit; infinities in the same place do not differ."""
+    """Return the largest difference of any logit; equal infinities do not differ."""
     with np.errstate(invalid="ignore"):
         return float(np.abs(np.where(a == b, np.float32(0), a - b)).max())
 
@@ -262,7 +262,7 @@ def _attention_name(attention: FlashAttention, *, chosen: bool) -> str:
 def table(result: ProbeResult, title: str) -> Table:
     table = Table(title=title, title_justify="left")
     difference_to = f"difference to {result.widths[0]}"
-    for heading in ("rows", "bits", difference_to, "other argmax", "place in the cache", "neighbours"):
+    for heading in ("rows", "bits", difference_to, "other argmax", "position in the cache", "neighbours"):
         table.add_column(heading, justify="right")
     names = {width: _class_letter(i) for i, widths in enumerate(result.classes) for width in widths}
     for width, difference, flips in zip(result.widths, result.differences, result.flips, strict=True):
@@ -295,14 +295,14 @@ def verdict(result: ProbeResult) -> list[str]:
     ]
     if result.moved:
         lines.append(
-            f"The place in the KV cache changes logits by up to {result.moved_difference:.2g}: with "
-            "--no-kv-unified each conversation has one of its own."
+            f"The position in the KV cache changes logits by up to {result.moved_difference:.2g}: with "
+            "--no-kv-unified each conversation has its own KV cache."
         )
     if result.beside:
         lines.append(f"Rows of other conversations change logits by up to {result.beside_difference:.2g}.")
     untried = [
         what
-        for what, changed in (("another place in the KV cache", result.moved), ("neighbours", result.beside))
+        for what, changed in (("another KV cache position", result.moved), ("neighbours", result.beside))
         if changed is None
     ]
     if untried:
@@ -318,7 +318,7 @@ def _advice_text(result: ProbeResult) -> str:
         )
     most = max(result.differences) + result.moved_difference + result.beside_difference
     return (
-        "drafts change a text only where the logits of two tokens, as they are drawn, are less than "
-        f"{2 * most:.2g} apart. With --exactness width-stable they never do, and replies are made one at a "
+        "drafts change a text only where the two highest sampling logits are less than "
+        f"{2 * most:.2g} apart. With --exactness width-stable they never do, but replies are made one at a "
         "time."
     )

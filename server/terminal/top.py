@@ -18,13 +18,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from server.api.served import TOKEN_COUNTS
+from server.api.services import TOKEN_COUNTS
 from server.client_settings import ClientSettings, answer_of
 from server.errors import StartupError
 
 
 class TopSettings(ClientSettings):
-    """Watch a running lead: tokens/s, requests, accepted drafts, and what becomes of each drafter's work.
+    """Watch a running lead: tokens/s, requests, accepted drafts, and the results of each drafter.
 
     Ctrl-C leaves.
     """

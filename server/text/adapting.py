@@ -52,7 +52,7 @@ def adapted(
     log: Tell = lambda _: None,
     texts: ClientTexts = NO_CONTROLS,
 ) -> list[Message]:
-    """Return the messages in the form that the template takes, their texts guarded.
+    """Return the messages in the form that the template takes, with guards in their texts.
 
     Args:
         messages: As the client has sent them.
@@ -61,18 +61,18 @@ def adapted(
         log: Called with a sentence about each adaptation that the template makes necessary.
         texts: Guards the texts that the client has written.
     """
-    named = messages if takes.idless else list(with_ids(messages))
+    named = messages if takes.optional_ids else list(with_ids(messages))
     told = [_adapt_message(message, takes, log, texts) for message in named]
-    told = told if takes.empty else [message for message in told if not _is_empty(message)]
+    told = told if takes.empty_replies else [message for message in told if not _is_empty(message)]
     if tools and not takes.tools:
         log("no tools: they are described to the model in words")
         told = _describe_tools(told, tools, takes)
-    if takes.joined:
+    if takes.single_instruction:
         told = _join_instructions(told, log)
     told = _without_system(told, takes, log)
     told = _with_calls(told, takes, log)
-    told = told if takes.begins else _begun_by_user(told, log)
-    return told if takes.repeated else _join_repeated_roles(told, log)
+    told = told if takes.assistant_first else _begun_by_user(told, log)
+    return told if takes.repeated_roles else _join_repeated_roles(told, log)
 
 
 def _with_calls(messages: list[Message], takes: Capabilities, log: Tell) -> list[Message]:
@@ -80,12 +80,12 @@ def _with_calls(messages: list[Message], takes: Capabilities, log: Tell) -> list
     told = messages
     if not takes.calls or not takes.results:
         return _written_out(told, takes)
-    told = told if takes.orphans else list(_without_orphans(told, log))
-    told = told if takes.unanswered else list(_all_answered(told, log))
-    if takes.bare or takes.null:
+    told = told if takes.orphaned_results else list(_without_orphans(told, log))
+    told = told if takes.unanswered_calls else list(_all_answered(told, log))
+    if takes.drops_content or takes.null_content:
         told = list(_split_off_content(told, takes, log))
-    told = told if takes.several else list(_one_by_one(told, log))
-    return told if takes.followed else list(_insert_replies(told, log))
+    told = told if takes.several_calls else list(_one_by_one(told, log))
+    return told if takes.user_after_result else list(_insert_replies(told, log))
 
 
 def text_of(content: Any) -> str:
@@ -103,7 +103,7 @@ def _adapt_message(message: Message, takes: Capabilities, log: Tell, texts: Clie
     new["content"] = new.get("content") or ""
     if role == "developer" and not takes.developer:
         new["role"] = "system"
-    if isinstance(new["content"], list) and new["role"] not in takes.parts:
+    if isinstance(new["content"], list) and new["role"] not in takes.part_roles:
         log("no lists as content: their parts are joined by line breaks")
         new["content"] = text_of(new["content"])
     if message.get("reasoning_content"):
@@ -121,8 +121,8 @@ def _place_thoughts(message: dict[str, Any], takes: Capabilities) -> dict[str, A
     if takes.thought_parts:
         del message["reasoning_content"]
         return {**message, "content": [{"type": "thinking", "thinking": thought}, *_as_parts(content)]}
-    if takes.alone and message.get("tool_calls") and content:
-        if takes.thoughtless:
+    if takes.drops_content_after_thoughts and message.get("tool_calls") and content:
+        if takes.drops_thoughts:
             return {key: value for key, value in message.items() if key != THOUGHT_FIELDS[0]}
         thought, message["content"] = f"{thought}\n\n{text_of(content)}", ""
     return {**message, **dict.fromkeys(THOUGHT_FIELDS, thought)}
@@ -148,7 +148,7 @@ def _adapt_call(call: Mapping[str, Any], takes: Capabilities, texts: ClientTexts
 def _adapt_arguments(given: str, takes: Capabilities, texts: ClientTexts) -> Any:
     """Return a call's arguments in the template's form; empty text and null mean no arguments."""
     text = "{}" if given.strip() in ("", "null") else given
-    if not takes.objects:
+    if not takes.object_arguments:
         return texts.of(text)
     try:
         return texts.of(_parse_arguments(text))
@@ -176,7 +176,7 @@ def _written_out(messages: Sequence[Message], takes: Capabilities) -> list[Messa
     Consecutive results become one message.
     """
     told: list[Message] = []
-    apart = takes.calls and (takes.bare or takes.null)
+    apart = takes.calls and (takes.drops_content or takes.null_content)
     messages = list(_split_off_content(messages, takes, lambda _: None)) if apart else messages
     for of_tools, run in groupby(messages, key=lambda message: message["role"] == "tool"):
         if of_tools and not takes.results:
@@ -190,7 +190,7 @@ def _written_out(messages: Sequence[Message], takes: Capabilities) -> list[Messa
 
 
 def _as_users(results: Iterable[Message]) -> Message:
-    """Join results of tools into one message of the user."""
+    """Join tool results into one user message."""
     each = (f"<tool_response>\n{text_of(one.get('content'))}\n</tool_response>" for one in results)
     return {"role": "user", "content": "\n".join(each)}
 
@@ -202,11 +202,11 @@ def _is_empty(message: Message) -> bool:
 
 
 def _without_orphans(messages: Sequence[Message], log: Tell) -> Iterator[Message]:
-    """Turn results without a preceding call into messages of the user."""
+    """Turn results without a preceding call into user messages."""
     called = False
     for of_tools, run in groupby(messages, key=lambda message: message["role"] == "tool"):
         if of_tools and not called:
-            log("no results without a call: they are shown as the user's")
+            log("no results without a call: they become user messages")
             yield _as_users(run)
             continue
         for message in run:
@@ -215,13 +215,13 @@ def _without_orphans(messages: Sequence[Message], log: Tell) -> Iterator[Message
 
 
 def _all_answered(messages: Sequence[Message], log: Tell) -> Iterator[Message]:
-    """Add a result for each call without one, behind the results that exist."""
+    """Add a result for each call without one, after the existing results."""
     open = dict[str, None]()
     for message in [*messages, None]:
         if message is not None and message["role"] == "tool":
             open.pop(message.get("tool_call_id") or next(iter(open), ""), None)
         elif open and message is not None:
-            log("no calls without a result: one that says so is put behind them")
+            log("no calls without a result: a result that says so is added")
             yield from ({"role": "tool", "tool_call_id": id, "content": _NO_RESULT} for id in open)
             open.clear()
         if message is not None:
@@ -237,18 +237,18 @@ def _spell_calls(message: Message, syntax: Calls) -> Message:
 
 
 def _split_off_content(messages: Sequence[Message], takes: Capabilities, log: Tell) -> Iterator[Message]:
-    """Move content beside calls to a message of its own, if the template would not show both."""
+    """Move content beside calls to a separate message if the template would not show both."""
     for message in messages:
         content = message.get("content")
-        if not message.get("tool_calls") or (content and not takes.bare):
+        if not message.get("tool_calls") or (content and not takes.drops_content):
             yield message
             continue
         if content:
-            log("no content beside calls: it is shown as a message of its own")
+            log("no content beside calls: the content becomes a separate message")
             yield {"role": message["role"], "content": content}
-            if not takes.repeated:
+            if not takes.repeated_roles:
                 yield _GO_ON
-        yield {**message, "content": None if takes.null else ""}
+        yield {**message, "content": None if takes.null_content else ""}
 
 
 def _one_by_one(messages: Sequence[Message], log: Tell) -> Iterator[Message]:
@@ -265,7 +265,7 @@ def _one_by_one(messages: Sequence[Message], log: Tell) -> Iterator[Message]:
             yield from waiting
             waiting.clear()
         if len(calls) > 1:
-            log("only one call in a message: more are shown one by one")
+            log("only one call in a message: further calls become separate messages")
             rest = {"role": "assistant", "content": message.get("content") and ""}
             waiting = [{**(rest if n else message), "tool_calls": [call]} for n, call in enumerate(calls)]
         else:
@@ -278,7 +278,7 @@ def _insert_replies(messages: Sequence[Message], log: Tell) -> Iterator[Message]
     last = ""
     for message in messages:
         if (last, message["role"]) == ("tool", "user"):
-            log("no user's message behind a tool's result: a reply of one word is put between them")
+            log("no user message after a tool's result: a one-word reply is put between them")
             yield {"role": "assistant", "content": "OK."}
         last = message["role"]
         yield message
@@ -300,7 +300,7 @@ def _join_instructions(messages: Sequence[Message], log: Tell) -> list[Message]:
     first = list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages))
     if len(first) < 2:
         return list(messages)
-    log("one system or developer message at the beginning: several are joined")
+    log("only one system or developer message at the beginning: several are joined")
     content = _join_paragraphs(*(message.get("content") for message in first))
     return [{**first[0], "content": content}, *messages[len(first) :]]
 
@@ -309,25 +309,25 @@ def _without_system(messages: Sequence[Message], takes: Capabilities, log: Tell)
     """Change the role of system and developer messages that the template would not show."""
     told = list(messages)
     n_first = len(list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages)))
-    if told and n_first == len(told) and not takes.unasked:
-        log("no system message alone: the last one becomes the user's")
+    if told and n_first == len(told) and not takes.system_alone:
+        log("no system message without another message: the last one becomes a user message")
         return [*told[:-1], {**told[-1], "role": "user"}]
     known = {"system": takes.system, "developer": takes.developer}
-    later = [role for role, is_known in known.items() if is_known and role in takes.later]
+    later = [role for role, is_known in known.items() if is_known and role in takes.later_roles]
     for i, message in enumerate(told):
         role = message["role"]
         if role in known and not (known[role] and (i < n_first or role in later)):
-            log("no system messages, or only as the first: others become the user's")
+            log("no system messages, or only a first one: others become user messages")
             told[i] = {**message, "role": later[0] if later else "user"}
     return told
 
 
 def _begun_by_user(messages: list[Message], log: Tell) -> list[Message]:
-    """Insert a short message of the user before an assistant's message that comes first."""
+    """If the first message is the assistant's, insert a short user message before it."""
     first = next((i for i, message in enumerate(messages) if message["role"] not in _INSTRUCTIONS), None)
     if first is None or messages[first]["role"] != "assistant":
         return messages
-    log("no assistant that begins: a message of the user's is put before it")
+    log("no assistant message first: a user message is put before it")
     return [*messages[:first], _GO_ON, *messages[first:]]
 
 
@@ -338,7 +338,7 @@ def _join_repeated_roles(messages: Sequence[Message], log: Tell) -> list[Message
         last = told[-1] if told else {}
         plain = message["role"] in ("user", "assistant") and not message.get("tool_calls")
         if plain and last.get("role") == message["role"] and not last.get("tool_calls"):
-            log("no messages of one role that follow each other: they are joined")
+            log("no consecutive messages of one role: they are joined")
             content = _join_paragraphs(last.get("content"), message.get("content"))
             told[-1] = {**last, **message, "content": content}
         else:

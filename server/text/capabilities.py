@@ -28,31 +28,31 @@ class Capabilities:
 
     no_tools: Sequence[Tool] | None = None  # value of the variable `tools` that means no tools
     tools: bool = True  # the template shows tools
-    described: bool = False  # tools and their parameters must have descriptions
+    needs_descriptions: bool = False  # tools and their parameters must have descriptions
     calls: bool = True  # the template shows calls
     results: bool = True  # the template shows results of calls
-    objects: bool = False  # arguments are objects, not JSON text
-    several: bool = True  # a message may have several calls
+    object_arguments: bool = False  # arguments are objects, not JSON text
+    several_calls: bool = True  # a message may have several calls
     short_ids: bool = False  # ids of calls are nine letters or digits
-    idless: bool = True  # calls and results may lack ids
-    null: bool = False  # a message with calls has content null, not ""
-    bare: bool = False  # the template drops content beside calls
-    alone: bool = False  # the template drops content beside calls if there are thoughts too
-    thoughtless: bool = False  # the template drops thoughts beside calls
-    unanswered: bool = True  # a user's message may follow a call without a result
-    orphans: bool = True  # results without a call are allowed
-    followed: bool = True  # a user's message may follow a result
-    parts: frozenset[str] = frozenset()  # roles whose content may be a list of parts
+    optional_ids: bool = True  # calls and results may lack ids
+    null_content: bool = False  # a message with calls has content null, not ""
+    drops_content: bool = False  # the template drops content beside calls
+    drops_content_after_thoughts: bool = False  # it drops content beside calls if there are thoughts
+    drops_thoughts: bool = False  # the template drops thoughts beside calls
+    unanswered_calls: bool = True  # a user's message may follow a call without a result
+    orphaned_results: bool = True  # results without a call are allowed
+    user_after_result: bool = True  # a user's message may follow a result
+    part_roles: frozenset[str] = frozenset()  # roles whose content may be a list of parts
     thought_parts: bool = False  # thoughts are one part of such a list
     system: bool = True  # the template shows a system message at the beginning
     developer: bool = False  # the template shows a developer message at the beginning
-    unasked: bool = True  # the template shows a system message that is the only message
-    joined: bool = False  # the template shows only one system or developer message at the beginning
+    system_alone: bool = True  # the template shows a system message that is the only message
+    single_instruction: bool = False  # it shows only one system or developer message at the beginning
     # roles, of system and developer, whose messages the template also shows in place later on
-    later: frozenset[str] = frozenset(("system",))
-    repeated: bool = True  # consecutive messages may have the same role
-    begins: bool = True  # the first message may be the assistant's
-    empty: bool = True  # an assistant's message may be empty
+    later_roles: frozenset[str] = frozenset(("system",))
+    repeated_roles: bool = True  # consecutive messages may have the same role
+    assistant_first: bool = True  # the first message may be the assistant's
+    empty_replies: bool = True  # an assistant's message may be empty
     syntax: Calls = JSON_IN_TAGS  # how the model writes calls
 
 
@@ -114,18 +114,18 @@ class _Probe:
         empty = [_USER, _message_of("assistant", ""), first]
         return replace(
             self._of_instructions(found),
-            repeated=self.shows([first, second, _ASSISTANT, _USER], ONE, OTHER),
-            begins=self.shows([_message_of("assistant", ONE), second], ONE, OTHER),
-            empty=self.shows(empty, ONE),
+            repeated_roles=self.shows([first, second, _ASSISTANT, _USER], ONE, OTHER),
+            assistant_first=self.shows([_message_of("assistant", ONE), second], ONE, OTHER),
+            empty_replies=self.shows(empty, ONE),
             tools=_in_order(self.render([_USER], [_TOOL]), "probed"),
-            described=self.render([_USER], [_BARE_TOOL]) is None
+            needs_descriptions=self.render([_USER], [_BARE_TOOL]) is None
             and self.render([_USER], described([_BARE_TOOL])) is not None,
         )
 
     def _of_instructions(self, found: Capabilities) -> Capabilities:
-        """Find out where the template shows system and developer messages; return `found` with the findings.
+        """Find out where the template shows system and developer messages.
 
-        Tried are one at the beginning, one without a user's message, two in a row, and one later on.
+        The probes are: a message at the beginning, one without a user message, two in a row, one later on.
         """
         system = self._shows_with_tools([_message_of("system", ONE), _USER], ONE)
         developer = self.knows("developer") and self._shows_with_tools(
@@ -139,13 +139,13 @@ class _Probe:
             found,
             system=system,
             developer=developer,
-            unasked=self.shows([_message_of("system", ONE)], ONE),
-            joined=not all(self._shows_with_tools(pair, ONE, OTHER) for pair in pairs),
-            later=frozenset(role for role in known if self._shows_later(role)),
+            system_alone=self.shows([_message_of("system", ONE)], ONE),
+            single_instruction=not all(self._shows_with_tools(pair, ONE, OTHER) for pair in pairs),
+            later_roles=frozenset(role for role in known if self._shows_later(role)),
         )
 
     def _shows_with_tools(self, messages: Sequence[Message], *markers: str) -> bool:
-        """Return True if the markers are shown without tools and, if the template takes tools, with them."""
+        """Return True if the prompt shows the markers without tools and, if it can show tools, also with."""
         beside = self.render([_USER], [_TOOL]) is not None
         return self.shows(messages, *markers) and (
             not beside or self.shows(messages, *markers, tools=[_TOOL])
@@ -154,7 +154,7 @@ class _Probe:
     def _shows_later(self, role: str) -> bool:
         """Return True if messages of this role are shown anywhere in a conversation, not only at its start.
 
-        They must be shown where they stand, and all other messages too.
+        Each must be shown in its own position, and all other messages must be shown too.
         """
         system, user, assistant = map(_message_of, ("system", "user", "assistant"), _EARLIER)
         told, last = _message_of(role, ONE), _message_of("user", OTHER)
@@ -173,7 +173,7 @@ class _Probe:
         alike, text is chosen, because it keeps what the model wrote.
         """
         for null in (False, True):
-            asked = replace(found, null=null)
+            asked = replace(found, null_content=null)
             as_text = self.render(_call_history(asked, _TEXT), [_TOOL])
             as_object = self.render(_call_history(asked, _OBJECT), [_TOOL])
             shows_text = _in_order(as_text, ONE, _TEXT)
@@ -182,7 +182,9 @@ class _Probe:
             )
             if shows_text or shows_object:
                 return self._of_results(
-                    replace(asked, objects=shows_object and not (shows_text and as_text == as_object))
+                    replace(
+                        asked, object_arguments=shows_object and not (shows_text and as_text == as_object)
+                    )
                 )
         result = {**_message_of("tool", ONE), "tool_call_id": "a12345678"}
         known = (found.tools or self.knows("tool")) and self.shows([_USER, _ASSISTANT, result], ONE)
@@ -197,18 +199,21 @@ class _Probe:
         asking, asked = [*calling, _message_of("user", OTHER)], _message_of("user", OTHER)
         orphan: Message = {**calling[-1], "content": ONE}
         orphans = ([_USER, _ASSISTANT, orphan, asked], [orphan, asked])
-        followed = found.repeated or self.render(asking, [_TOOL]) is not None
+        followed = found.repeated_roles or self.render(asking, [_TOOL]) is not None
         return replace(
             found,
-            followed=followed,
-            orphans=followed and all(_in_order(self.render(one, [_TOOL]), ONE, OTHER) for one in orphans),
-            unanswered=_in_order(self.render([*calling[:2], asked], [_TOOL]), ONE, OTHER),
+            user_after_result=followed,
+            orphaned_results=followed
+            and all(_in_order(self.render(one, [_TOOL]), ONE, OTHER) for one in orphans),
+            unanswered_calls=_in_order(self.render([*calling[:2], asked], [_TOOL]), ONE, OTHER),
             results=_in_order(self.render(_call_history(found, arguments, content=OTHER), [_TOOL]), OTHER),
-            several=_in_order(self.render(_call_history(found, arguments, arguments), [_TOOL]), ONE, OTHER),
-            bare=bare,
-            thoughtless=not _in_order(self.render(thinking, [_TOOL]), _THOUGHT),
-            alone=both is None or not (bare or OTHER in both),
-            idless=_in_order(self.render(list(map(_without_id, calling)), [_TOOL]), ONE),
+            several_calls=_in_order(
+                self.render(_call_history(found, arguments, arguments), [_TOOL]), ONE, OTHER
+            ),
+            drops_content=bare,
+            drops_thoughts=not _in_order(self.render(thinking, [_TOOL]), _THOUGHT),
+            drops_content_after_thoughts=both is None or not (bare or OTHER in both),
+            optional_ids=_in_order(self.render(list(map(_without_id, calling)), [_TOOL]), ONE),
         )
 
     def _shows_beside(self, found: Capabilities) -> bool:
@@ -226,7 +231,7 @@ class _Probe:
             {**one, "content": _PARTS} if "tool_calls" in one else one
             for one in _call_history(found, nothing)
         ]
-        calling = [beside] * (found.calls and not found.bare)
+        calling = [beside] * (found.calls and not found.drops_content)
         histories = {
             "system": [[_message_of("system", _PARTS), _USER]],
             "user": [[_message_of("user", _PARTS), _ASSISTANT, _USER]],
@@ -234,7 +239,7 @@ class _Probe:
             "tool": [_call_history(found, nothing, content=_PARTS)],
         }
         taken = (role for role, of in histories.items() if all(self.shows(one, ONE, OTHER) for one in of))
-        return replace(found, parts=frozenset(taken))
+        return replace(found, part_roles=frozenset(taken))
 
     def of_thoughts(self, found: Capabilities) -> Capabilities:
         """Find out in which form the template shows the thoughts of earlier replies.
@@ -268,7 +273,7 @@ def _describe_function(function: Mapping[str, Any]) -> dict[str, Any]:
 def _with_one(schema: Any) -> Any:
     """Return the schema with a description, empty if it had none.
 
-    The other keys keep their order, since templates print them in it.
+    The other keys keep their order, because templates print them in that order.
     """
     if not isinstance(schema, Mapping):
         return schema
@@ -303,21 +308,25 @@ def _with_thoughts(message: Message, thought: str = ".") -> Message:
 
 
 def _without_id(message: Message) -> Message:
-    """Return a message without the ids of its calls, or of the call that it answers."""
+    """Return the message without the ids of its calls, or (a result) without the id of the answered call."""
     rest = {key: value for key, value in message.items() if key != "tool_call_id"}
     calls = [{**call, "id": ""} for call in message.get("tool_calls") or ()]
     return {**rest, "tool_calls": calls} if calls else rest
 
 
 def _no_arguments(found: Capabilities) -> Any:
-    return {} if found.objects else "{}"
+    return {} if found.object_arguments else "{}"
 
 
 def _call_history(found: Capabilities, *arguments: Any, content: Any = "!") -> list[Message]:
-    """Return a history with a call for each of these arguments, all answered with this content."""
+    """Return a history with one call for each of `arguments`; the result of each is `content`."""
     calls = [
         {"id": f"a1234567{n}", "type": "function", "function": {"name": name, "arguments": given}}
         for n, (name, given) in enumerate(zip((ONE, OTHER), arguments, strict=False))
     ]
     results = [{**_message_of("tool", content), "tool_call_id": call["id"]} for call in calls]
-    return [_USER, {**_message_of("assistant", None if found.null else ""), "tool_calls": calls}, *results]
+    return [
+        _USER,
+        {**_message_of("assistant", None if found.null_content else ""), "tool_calls": calls},
+        *results,
+    ]

@@ -1,4 +1,4 @@
-"""Convert tokens to text in whole characters, and find the tokens that a part of the text is made of."""
+"""Convert tokens to text in whole characters, and find the tokens that make up a part of the text."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ class Alignment:
         self._held.append(Span(position, start, self._n_made + unfinished))
 
     def released(self, n_sent: int, *, cut: bool = False) -> list[Span]:
-        """Return tokens, each once, that are complete in the first n_sent characters.
+        """Return the tokens that have become complete in the first n_sent characters since the last call.
 
-        With `cut` the text ends there: tokens that are partly in it are returned too, all others dropped.
+        If `cut`, the text ends there: also return tokens that are partly in it, and drop all others.
         """
         spans: list[Span] = []
         while self._held and (self._held[0].end <= n_sent or (cut and self._held[0].start < n_sent)):
@@ -101,9 +101,9 @@ class Alignment:
 
 
 def marker_tokens(vocabulary: Vocabulary, texts: Iterable[str]) -> dict[str, int]:
-    """Return, by text, the ids of texts that are single tokens, without tokens that end a generation.
+    """Return the token ids of those texts that are single tokens, by text.
 
-    If a text is a single token, no other tokens stand for it.
+    Tokens that end a generation are left out. The tokenizer never splits the other texts into several tokens.
     """
     found = ((text, vocabulary.added.get(text)) for text in texts)
     return {text: token for text, token in found if token is not None and token not in vocabulary.eog}

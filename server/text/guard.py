@@ -144,7 +144,7 @@ class ClientTexts:
 
         Args:
             controls: Texts of all control tokens of the vocabulary.
-            own: Those allowed in assistant messages that clients send back, such as markers around thoughts.
+            own: Control tokens that assistant messages from clients may contain, such as thought markers.
         """
         texts, own = set(controls), set(own)
         self._all = _Guarding(texts)
@@ -211,7 +211,7 @@ class _Guarding:
             text = printable(text)
         if self._beginnings.may_be_in(text) or _ESCAPED[1:] in text:
             text = self._spellings.guarded(text)
-        shown = text.rstrip()  # a template may trim it, and write another text of the client's right behind
+        shown = text.rstrip()  # a template may trim the text and append another client text to it
         if self._beginnings.n_begun(shown):
             return f"{shown}{GUARD}{text[len(shown) :]}"
         return text

@@ -47,18 +47,18 @@ class GuardedTokenizer:
         return text.rstrip() if after and self._eats_before(after) else text
 
     def _swallows_after(self, control: str) -> bool:
-        """Return True if the control token swallows white space behind it."""
+        """Return True if the control token swallows the white space after it."""
         tokenize = self._vocabulary.tokenize
         return tokenize(f"{control}a", special=True) == tokenize(f"{control}\n a", special=True)
 
     def _swallows_before(self, control: str) -> bool:
-        """Return True if the control token swallows white space before it."""
+        """Return True if the control token swallows the white space before it."""
         tokenize = self._vocabulary.tokenize
         return tokenize(f"a{control}", special=True) == tokenize(f"a \n{control}", special=True)
 
 
 def guards_in(data: bytes) -> list[int]:
-    """Return where a text has guards (characters put into text that only spells a control token).
+    """Return the positions of guards (characters put into text that only spells a control token).
 
     Each position is a byte index in the text without guards.
     """
@@ -76,9 +76,11 @@ def with_guards(data: bytes, at: Sequence[int]) -> bytes:
 
 
 def behind_guards(ends: array[int], at: Sequence[int]) -> array[int]:
-    """Return the ends of tokens, byte indices in a text without guards, as indices in the text with guards.
+    """Convert token ends from byte indices without guards to byte indices with guards.
 
-    `at` has the ascending positions of the guards.
+    Args:
+        ends: The ends in the text without guards.
+        at: Ascending positions of the guards, as from guards_in().
     """
     if not at:
         return ends

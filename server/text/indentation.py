@@ -10,7 +10,7 @@ class Indentation:
 
     def __init__(self, least: int) -> None:
         self._too_little = re.compile(rf"\n[ \t]{{0,{least - 1}}}(?=[^ \t])") if least else None
-        # the text's last line break and the white space behind it, held back since more may follow
+        # the last line break and the white space after it, held back because more white space may follow
         self._open = ""
 
     def feed(self, text: str) -> tuple[str, bool]:

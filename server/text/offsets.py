@@ -54,7 +54,7 @@ class OffsetMapper:
         yield self.spelled(run)
 
     def n_added(self, before: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return the number of bytes that the tokenizer has added before a text that follows other tokens.
+        """Return the number of bytes that the tokenizer added before a text.
 
         Args:
             before: The tokens before the text.
@@ -65,17 +65,17 @@ class OffsetMapper:
         return int(self._piece(tokens[0]).startswith(b" "))
 
     def literal_ends(self, tokens: Sequence[int], start: int) -> array[int]:
-        """Return the byte at which each token ends, in a text that has the tokens' joined texts at `start`.
+        """Return the byte at which each token ends if the tokens' joined texts begin at byte `start`.
 
-        Unlike ends(), this does not look at the text.
+        Unlike ends(), this does not search a text.
         """
         return _piece_ends([self._piece(token) for token in tokens], start)
 
     def ends(self, text: bytes, tokens: Sequence[int], start: int = 0) -> array[int]:
         """Return the byte of the text at which each token ends.
 
-        The result stops at a control token if the tokens behind it are not found in the text, since
-        tokenizers may change what they read.
+        The result stops at a control token if the tokens after it are not found in the text, because a
+        tokenizer may normalise what it reads.
 
         Args:
             text: The text.
@@ -97,7 +97,7 @@ class OffsetMapper:
         return ends
 
     def _find_tokens(self, text: bytes, pieces: list[bytes], at: int) -> array[int] | None:
-        """Find consecutive tokens in a text, at byte `at` or behind the white space there.
+        """Find consecutive tokens in a text, at byte `at` or after the white space there.
 
         The text may lack the space that the tokenizer has added to the first token.
 
@@ -105,7 +105,7 @@ class OffsetMapper:
             The byte at which each token ends, None if the tokens' texts are not there.
         """
         spellings = [pieces]
-        first = next((i for i, piece in enumerate(pieces) if piece), 0)  # behind positions of a picture
+        first = next((i for i, piece in enumerate(pieces) if piece), 0)  # skip positions of a picture
         if self._adds_space and pieces[first].startswith(b" "):
             spellings.insert(0, [*pieces[:first], pieces[first][1:], *pieces[first + 1 :]])
         white = _WHITE.match(text, at)
@@ -117,7 +117,7 @@ class OffsetMapper:
 
 
 class _Kept(dict[int, T]):
-    """A cache of a function's results by token. Positions of pictures are too many to be kept."""
+    """A cache of a function's results by token, except for picture positions, which are too many."""
 
     def __init__(self, read: Callable[[int], T]) -> None:
         super().__init__()

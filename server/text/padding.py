@@ -1,4 +1,4 @@
-"""Estimate the size of padded text before a template makes it, from the widths that the template asks for."""
+"""Compute a lower bound of a padded text's size before a template makes it. Pure."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from server.engine.events import Committed, DrafterCount, FinishReason, Stats, T
 from server.formats.reading import MessageReader
 from server.llama.backend import Vocabulary
 from server.text.detokenize import Alignment, Detokenizer, Span, marker_tokens
-from server.text.form import Form
 from server.text.guard import OrdinaryText
 from server.text.message import Piece
+from server.text.reply_format import ReplyFormat
 
 
 class ReplyText(Tally):
@@ -58,7 +58,7 @@ class ReplyText(Tally):
         return self.reader.stopped
 
     def silence(self, stop_tokens: Iterable[int]) -> None:
-        """Give these tokens, which end the generation, no text."""
+        """Leave these tokens, which end the generation, out of the text."""
         self._silent = self._silent.union(stop_tokens)
 
     def feed(self, step: Committed) -> list[Piece]:
@@ -131,8 +131,8 @@ class ReplyText(Tally):
     def stats(self, stats: Stats) -> Stats:
         """Return the engine's stats without what was generated past a stop string.
 
-        Events do not tell who drafted rejected tokens. With several drafters, the number of tokens that one
-        has drafted is therefore an upper bound if a stop string ended the reply.
+        Events do not say which drafter made a rejected token. If a stop string ended the reply and there were
+        several drafters, each drafter's number of drafted tokens is therefore an upper bound.
         """
         drafters = {
             name: DrafterCount(min(count.drafted, self.n_drafted), self._accepted[name])
@@ -149,8 +149,8 @@ class ReplyText(Tally):
         )
 
 
-def as_read(vocabulary: Vocabulary, form: Form, tokens: Sequence[int]) -> str:
-    """Return the guarded text that a reader of this form gets of a reply, control tokens included."""
+def as_read(vocabulary: Vocabulary, form: ReplyFormat, tokens: Sequence[int]) -> str:
+    """Return a reply's guarded text as a reader of this format receives it, control tokens included."""
     ordinary = OrdinaryText(marker_tokens(vocabulary, form.markers))
     decoder = codecs.getincrementaldecoder("utf-8")("ignore")
     pieces = ((token, vocabulary.piece(token, special=True)) for token in tokens)

@@ -8,7 +8,7 @@ from threading import Lock
 MOST_CHARACTERS = 1 << 25
 """Maximum characters kept, both spellings counted: room for 100 conversations of 40,000 tokens.
 
-With half of it, conversations beyond 50 evaluate again each call that their template rewrites.
+With half of it, all but 50 conversations evaluate again every call that their template rewrites.
 """
 
 

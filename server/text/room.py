@@ -30,9 +30,9 @@ class Room:
             raise ContextOverflowError(n_tokens, self.n_ctx, param=param, estimated=estimated)
 
     def check_bytes(self, n_bytes: int, param: str = "messages") -> None:
-        """Raise if a text of n_bytes bytes has too many tokens even if all tokens are the longest ones.
+        """Raise if a text of n_bytes bytes needs too many tokens even if every token has the maximum length.
 
-        Instead of bytes, the lower number of characters may be given.
+        The number of characters, which is never larger, may be passed instead.
         """
         self.check_tokens(n_bytes // self.longest, param, estimated=True)
 

@@ -19,9 +19,9 @@ from server.errors import StartupError
 from server.text import padding
 
 MAX_TEMPLATE_BYTES = 1 << 22
-"""Maximum bytes of a text or list that a template may make, unless the context is longer.
+"""Maximum bytes of a text or list that a template may make; a longer context raises this limit.
 
-It is about 30 times what long lists of tools need. Doubled, a runaway template would take 8 MiB more.
+About 30 times what long lists of tools need. If doubled, a runaway template takes 8 MiB more.
 """
 _PER_ITEM = 8  # bytes that a list takes for each item
 T = TypeVar("T")
@@ -74,9 +74,9 @@ class _Measure(SandboxedFormatter):
 class _Sandbox(ImmutableSandboxedEnvironment):
     """A sandbox with limits on memory.
 
-    No text or list that a template makes may take more than `most` bytes: one that doubles in every round of
-    a loop would fill the memory before a time limit ends it. Templates may change lists, so callers pass
-    copies.
+    No text or list that a template makes may take more than `most` bytes. Otherwise a text that doubles in
+    every round of a loop would fill the memory before the time limit. Templates may change lists, so callers
+    pass copies.
     """
 
     code_generator_class = _Bounded

@@ -16,8 +16,8 @@ from server.formats.learning import PROBE_TOOLS, learned
 from server.text.adapting import adapted, text_of
 from server.text.capabilities import Capabilities, Message, Tool, capabilities_of, described
 from server.text.fallback import CHATML, Fallback
-from server.text.form import Style, style_of
 from server.text.guard import ClientTexts, unguarded
+from server.text.reply_format import Style, style_of
 from server.text.room import ANY, Room
 from server.text.sandbox import Sandboxed
 from server.text.timelimit import TimeLimit
@@ -26,10 +26,10 @@ logger = logging.getLogger("duo.text")
 
 _PREFILL_MARKER = "\ue000prefill\ue001"  # private use: stands for the reply's beginning while rendering
 
-_FOLLOWING = "\ue002"  # stands for the content of a following message, or for text still to be added
+_FOLLOWING = "\ue002"  # placeholder for a following message's content, or for text to be added
 
 _MAX_RENDERED = 1 << 26
-"""Maximum characters of a template's text where the context is longer still: no model reads more."""
+"""Maximum characters of a rendered prompt, even if the context is longer: no model reads more."""
 
 _PROBING = Room(1 << 20, 1)
 """Room for probes: 100 times the 10,000 characters of a typical system message."""
@@ -174,8 +174,8 @@ class ChatTemplate:
 
         Texts of clients are guarded in it, so that none is tokenised to a control token.
 
-        If the last message is the assistant's and calls no tools, the reply continues it, or its thoughts if
-        it has no content yet.
+        If the last message is the assistant's and calls no tools, the reply continues its content, or its
+        thoughts if there is no content yet.
 
         Raises:
             InvalidRequestError: The template refuses the messages.
@@ -196,7 +196,7 @@ class ChatTemplate:
         return prompt + self._client_texts.of(begun.text, "assistant")
 
     def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
-        """Return the prompt up to where the last message may yet grow. Raises InvalidRequestError."""
+        """Return the prompt up to the end of the last message's content. Raises InvalidRequestError."""
         *before, last = messages
         text, _, _ = self._render_followed(before, last, setting).partition(_FOLLOWING)
         return text
@@ -204,10 +204,9 @@ class ChatTemplate:
     def next_prefix(self, messages: Sequence[Message], reply: Message, setting: Setting = BARE) -> str | None:
         """Return the prefix of the next turn's prompt that is known once `reply` is in the history.
 
-        It depends neither on what the user writes then nor on what called tools return. It may
-        differ from this turn's prompt and generated text, since templates trim texts, drop thoughts, and
-        write calls in their own way. None if the template refuses the messages, or shows no following
-        message.
+        This prefix does not depend on the next user message or tool results. It may differ from this turn's
+        prompt and generated text, because templates trim texts, drop thoughts, and write calls in their own
+        way. Return None if the template refuses the messages, or shows no following message.
         """
         calls = reply.get("tool_calls") or ()
         results = [{"role": "tool", "tool_call_id": call.get("id", "")} for call in calls]
@@ -241,7 +240,7 @@ class ChatTemplate:
         try:
             given = self._client_texts.of(list(setting.tools))
             told = adapted(messages, given, capabilities, self._log_once, self._client_texts)
-            tools = described(given) if capabilities.described else given
+            tools = described(given) if capabilities.needs_descriptions else given
             wanted = {key: one for key, one in setting.variables.items() if self._sandboxed.wants(key)}
             variables = {**setting.variables, **self._client_texts.of(wanted)}
             text = self._limit.run(
@@ -285,8 +284,8 @@ class ChatTemplate:
     def _default_variables(self, tools: Sequence[Tool] | None) -> dict[str, Any]:
         """Return variables that a client may override, set as llama-server sets them.
 
-        Thinking is on, templates without a clock get the date, and firefunction gets the tools as text. Only
-        firefunction does, since writing 30 tools takes as long as the rest of a rendering.
+        Thinking is on, and templates without a clock get the date. Only firefunction gets the tools as text,
+        because writing 30 tools takes as long as the rest of a rendering.
         """
         now = datetime.now().astimezone()
         dates = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
@@ -297,7 +296,7 @@ class ChatTemplate:
         return known
 
     def tried_with(self, turns: Sequence[Message], tools: Sequence[Tool]) -> str:
-        """Render these turns, unadapted, behind a question. Raises ValueError if that is refused."""
+        """Render a question followed by these turns, unadapted. Raises ValueError if that is refused."""
         text = self._try_rendering([{"role": "user", "content": "?"}, *turns], tools)
         if text is None:
             raise ValueError("refused")
@@ -320,7 +319,7 @@ class ChatTemplate:
 
 
 def begun_by(messages: Sequence[Message], setting: Setting = BARE) -> ReplyStart | None:
-    """Return the beginning of the reply if the client wrote it, as the last message; else None."""
+    """Return the beginning of the reply if the client wrote one as the last message, else None."""
     if not setting.continues or not _is_said(messages):
         return None
     content, thought = text_of(messages[-1].get("content")), messages[-1].get("reasoning_content")
@@ -343,7 +342,7 @@ def _is_said(messages: Sequence[Message]) -> bool:
 def continued(
     messages: Sequence[Message], reply: Message, setting: Setting = BARE
 ) -> tuple[Sequence[Message], Message]:
-    """Return the messages before a reply, and the reply with the beginning that the client had written."""
+    """Return the messages before a reply, and the reply including the beginning that the client wrote."""
     if (begun := begun_by(messages, setting)) is None:
         return without_empty_end(messages, setting), reply
     whole = {**messages[-1], **reply, begun.field: begun.text + (reply.get(begun.field) or "")}

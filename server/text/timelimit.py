@@ -19,7 +19,7 @@ AGAIN_S = 0.1
 POLLS = 10
 """Checks per time limit, so a call ends at most a tenth of its limit late.
 
-Twice as many would wake a thread twice a second, instead of once, while templates are rendered.
+With twice as many, rendering templates wakes a thread twice a second instead of once.
 """
 
 
@@ -33,7 +33,7 @@ def _report_unraisable(hook: Callable[[Any], object], unraisable: Any) -> None:
         hook(unraisable)
 
 
-def _tell_no_swallowed_end() -> None:
+def _silence_swallowed_ends() -> None:
     hook: Any = sys.unraisablehook
     if getattr(hook, "func", None) is not _report_unraisable:
         sys.unraisablehook = partial(_report_unraisable, hook)
@@ -54,7 +54,7 @@ class _Block:
         with self._lock:
             if not self._left and (again or not self._ended):
                 self._ended = True
-                _tell_no_swallowed_end()
+                _silence_swallowed_ends()
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(_Ended))
                 timer = threading.Timer(AGAIN_S, self.end, kwargs={"again": True})
                 timer.daemon = True
@@ -96,7 +96,7 @@ class TimeLimit:
             finally:
                 block.leave()
         except _Ended:
-            block.leave()  # again, if _Ended came during the first; the next comes AGAIN_S later
+            block.leave()  # repeat: _Ended may have interrupted the first; the next comes AGAIN_S later
             raise TimeLimitError(self._seconds) from None
         finally:
             self._blocks.discard(block)

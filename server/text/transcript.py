@@ -1,14 +1,14 @@
 """Keep the exact tokens of past conversations, for prompts that send them back as text.
 
-A model seldom generates the tokens that a tokenizer would make of the same text. If a history is tokenised
+A model often generates other tokens than a tokenizer makes of the same text. If a history is tokenised
 again, its tokens differ from those in the KV cache from the first reply on. So the tokens of finished
 conversations are kept beside their text, and a prompt with the same beginning gets the same tokens.
 
 Where kept tokens end and fresh ones begin, the tokenizer must not miss a merge. It reads text after a control
 token independently of the text before, so tokenising starts again at the last common control token. If a
-model generated the kept tokens behind that token, they are used up to the last token boundary that the fresh
-tokens share: no merge crosses it. If the tokenizer made them, fresh tokens replace them, since it may have
-looked ahead.
+model generated the kept tokens after that control token, they are used up to the last token boundary that
+the fresh tokens share: no merge crosses it. If the tokenizer made these kept tokens, fresh tokens replace
+them, because the tokenizer may have looked ahead.
 
 All texts are guarded (`guard.py`), so text of a client or of a reply is never taken for a control token.
 """
@@ -105,7 +105,7 @@ class Transcript:
             reply: The tokens generated after them, including the one that ended the turn.
             salt: Only prompts of this salt get the tokens.
         """
-        for n_added in {0, self._offsets.n_added(prompt, reply)}:  # of a space that templates may write
+        for n_added in {0, self._offsets.n_added(prompt, reply)}:  # a template may write the added space
             conversation = self._make_conversation(encoded(text), prompt, reply, salt, n_added)
             if 0 < len(conversation.tokens) <= self._most_tokens:
                 with self._lock:
@@ -153,7 +153,7 @@ class Transcript:
         """Find the segment, from one control token to the next, in which the first n_whole tokens end.
 
         Returns:
-            Index of the first token, index behind the last one, and the byte at which the first one begins.
+            Index of the first token, index after the last one, and the byte at which the first one begins.
         """
         at = bisect_left(kept.controls, n_whole)
         end = kept.controls[at] if at < len(kept.controls) else len(kept.tokens)
@@ -235,7 +235,7 @@ class Transcript:
 
 
 def _find_joint(kept: array[int], first: int, n_whole: int, fresh: array[int]) -> tuple[int, int]:
-    """Find the last place where kept and fresh tokens both have a boundary.
+    """Find the last byte at which both a kept and a fresh token end.
 
     Tokens without text are taken from the fresh ones.
 

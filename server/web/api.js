@@ -1,4 +1,4 @@
-// What the page asks of the server.
+// Requests of the page to the server.
 
 import { local } from "/web/dom.js";
 
@@ -42,12 +42,12 @@ const loads = async () => { try { return (await health()).status === "loading"; 
 export const lendLink = (origin, withKey) => get(`/lend/link?${new URLSearchParams({ origin, key: withKey })}`);
 export const model = async () => (await get("/v1/models")).data[0];
 
-// What is typed, evaluated beforehand: the reply comes sooner.
+// Let the server evaluate an unfinished message, so that the reply comes sooner.
 export async function precompute(body, signal) {
   try { await post("/v1/precompute", body, signal); } catch { /* it is only sooner */ }
 }
 
-const TRIES = 5; // of a request that a busy server puts off
+const TRIES = 5; // maximum tries of a request that a busy server postpones
 
 function pause(seconds, signal) {
   return new Promise((resolve, reject) => {
@@ -56,8 +56,8 @@ function pause(seconds, signal) {
   });
 }
 
-// The answer to a request; where the server is busy and says for how long, it is asked again: TRIES times, and as
-// long as its model loads. putOff(refusal) is told.
+// Return the answer to a request. If the server is busy and says for how long, try again: up to TRIES times, and
+// for as long as its model loads. Each time call putOff(refusal).
 async function accepted(path, body, signal, putOff, more) {
   for (let tries = 1; ; tries++) {
     const response = await post(path, body, signal, more);
@@ -71,7 +71,7 @@ async function accepted(path, body, signal, putOff, more) {
   }
 }
 
-// The chunks of a streamed reply, which can be read again by the name of its stream, if it has one.
+// Yield the chunks of a streamed reply. The stream can be read again by its name, if it has one.
 // Throws Refusal, TypeError when the server is gone, AbortError.
 export async function* reply(body, signal, putOff = () => {}, stream = "") {
   const asked = { ...body, stream: true, return_sources: true, stream_options: { include_usage: true } };
@@ -79,7 +79,8 @@ export async function* reply(body, signal, putOff = () => {}, stream = "") {
   yield* chunks(await accepted("/v1/chat/completions", asked, signal, putOff, named));
 }
 
-// The chunks of a stream from its beginning, and those to come. Throws as reply() does, Refusal 404 if it is gone.
+// Yield the chunks of a stream from its beginning, and later ones as they come. Throws as reply() does, and
+// Refusal 404 if the stream is gone.
 export async function* replyAgain(stream, signal) {
   const found = await post("/v1/streams/lookup", { conversation_ids: [stream] }, signal);
   if (!found.ok) throw await refusal(found);
@@ -89,9 +90,10 @@ export async function* replyAgain(stream, signal) {
   yield* chunks(response);
 }
 
-const RESUMES = 3; // of a stream whose connection breaks, a second apart: a phone that changes networks takes two
+const RESUMES = 3; // maximum reconnections of a stream, one second apart: a phone that changes networks needs two
 
-// A reply, or with `again` a stream that comes already. Over lost connections it is read again from its beginning, which null tells.
+// Yield the chunks of a reply or, with `again`, of a stream that has begun. If the connection is lost, yield null and
+// read the stream again from its beginning.
 export async function* held(body, signal, putOff, stream, again) {
   let [lost, some] = [null, false];
   for (let tries = 0; ; tries++) {
@@ -112,7 +114,7 @@ export async function* held(body, signal, putOff, stream, again) {
   }
 }
 
-// Have the server end this stream, and forget it.
+// Make the server end and delete this stream.
 export async function forget(stream) {
   try { await fetch(`/v1/stream?conv_id=${stream}`, { method: "DELETE", headers: headers(), keepalive: true }); } catch { /* it is gone */ }
 }
@@ -135,7 +137,7 @@ async function* chunks(response) {
   }
 }
 
-// The fields of a request that a conversation's settings make.
+// Return the request fields that follow from a conversation's settings.
 export function fields({ temperature, max_tokens, seed, thinking }) {
   const found = {};
   if (temperature !== "") found.temperature = Number(temperature);

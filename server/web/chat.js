@@ -1,4 +1,4 @@
-// The chat page: what is shown is a path of a conversation's tree; what is sent is what is shown.
+// The chat page. It shows one path of a conversation's tree, and sends the path that it shows.
 
 import * as api from "/web/api.js";
 import { DEFAULTS, add, carried, content, created, newStream, path, sent, turnTo } from "/web/conversation.js";
@@ -12,20 +12,20 @@ import { Watch } from "/web/watch.js";
 import * as store from "/web/store.js";
 import { Turn, cost, guessed } from "/web/turns.js";
 
-const PAUSE_MS = 250; // of typing, after which what is typed is evaluated. Half: more requests; twice: less is ready
-const SAVE_MS = 1000; // between two saves of a reply that comes: so much is lost when the browser dies
-const CARRIED = 1.5; // characters for each token of the context that go into a new conversation: under half of it, in English
+const PAUSE_MS = 250; // pause in typing before the message is evaluated. Half: more requests; twice: less is ready
+const SAVE_MS = 1000; // time between two saves of a running reply: the maximum loss when the browser dies
+const CARRIED = 1.5; // characters per token of the context that go into a new conversation: less than half, in English
 const EXAMPLE = "Illustrate the difference between concurrency and parallelism in Python.";
 
 const log = $("log");
 const text = $("text");
 let conversation = created();
-let turns = new Map(); // by message, those on the screen
+let turns = new Map(); // the turns on the screen, by message
 const running = new Map(); // by message, { controller, conversation }
 const unkept = new Map(); // replies whose end the browser has not stored yet, with their conversation
-const elsewhere = new Set(); // conversations of which another tab streams a reply
+const elsewhere = new Set(); // conversations in which another tab streams a reply
 let leaving = false; // the page is being closed or loaded again
-let typing = null; // the AbortController of what is evaluated beforehand
+let typing = null; // AbortController of the evaluation of an unfinished message
 let pause = 0;
 
 const act = {
@@ -64,7 +64,7 @@ lendDialog();
 const watch = new Watch({ news: (line) => { say(line); for (const id of running.keys()) turns.get(id)?.tell(line); }, askForKey: () => settings.askForKey() });
 const shots = new Shots({ sees: () => watch.sees, changed: soon });
 
-// -- what is shown
+// -- showing
 
 async function open(id) {
   quiet();
@@ -95,7 +95,7 @@ function interrupted() {
   }
 }
 
-// Another tab changed the conversation on the screen. An edit that is under way stays; it is merged when it is sent.
+// Another tab changed the conversation on the screen. An unfinished edit stays, and is merged when it is sent.
 async function refresh() {
   const found = await store.load(conversation.id);
   if (!found || found.id !== conversation.id || edited()) return;
@@ -104,7 +104,7 @@ async function refresh() {
   follow(show);
 }
 
-// What runs of this conversation in this tab.
+// Return this conversation's replies that run in this tab.
 function streamed(id) {
   return [...running.values()].find((one) => one.conversation.id === id);
 }
@@ -113,7 +113,7 @@ function edited() {
   return log.querySelector(".turn textarea");
 }
 
-// What is sent before the first message stands before it.
+// Show the system prompt, which is sent before the first message, before that message.
 function system() {
   $("system")?.remove();
   const said = conversation.settings.system;
@@ -157,7 +157,7 @@ function busy() {
   log.setAttribute("aria-busy", here); // a screen reader hears the reply when it is complete
 }
 
-// -- what is sent
+// -- sending
 
 async function submit() {
   await opened;
@@ -195,7 +195,7 @@ function stop() {
   }
 }
 
-// The reply to the message before it, or the rest of a reply that has begun. again: it comes, and is read from its beginning.
+// Request a reply, or the rest of a reply that has begun. again: the reply runs already; read it from its beginning.
 async function stream(message, again = false) {
   const [own, controller] = [conversation, new AbortController()];
   running.set(message, { controller, conversation: own });
@@ -249,7 +249,7 @@ async function stream(message, again = false) {
     Object.assign(message, again && error.status === 404 ? { ended: "interrupted" } : failed(error));
   }
   cancelAnimationFrame(frame);
-  if (leaving) return; // that the stream broke off is no fault of the server's
+  if (leaving) return; // the page's end broke the stream, not the server
   message.counts = counts;
   message.names = { ...message.names };
   for (const source in counts) message.names[source] = nameOf(source, watch.seen);
@@ -268,7 +268,7 @@ async function stream(message, again = false) {
   if (own === conversation && document.activeElement === document.body) text.focus();
 }
 
-// Note what a reply is asked with and goes on from, and the name of its stream, before it comes.
+// Before a reply comes, note its request, the text that it continues, and the name of its stream.
 function begin(own, message) {
   const asked = message.text || message.thoughts ? message.asked ?? {} : { ...api.fields(own.settings), seed: seed(own.settings) };
   const { text: said, thoughts, runs, counts } = message;
@@ -298,7 +298,7 @@ function failed(error) {
   return { ended: "failed", error: error.message };
 }
 
-// The same question without drafts, beside the reply.
+// Ask the question again without drafts, and show that reply beside the first.
 async function replay(turn) {
   const { message } = turn;
   const tell = turn.beside();
@@ -318,14 +318,14 @@ async function replay(turn) {
   }
 }
 
-// In words, what the drafts have changed: time, and no word.
+// Say in words what the drafts changed: the time, but not the text.
 function compared({ text: said, timings: drafted }, answer, timings) {
   const same = answer === said ? "Word for word the same text" : "Not the same text";
   const [per, without] = [drafted?.predicted_per_second, timings?.predicted_per_second];
   return per && without ? `${same}, ${(per / without).toFixed(1)} times as fast with drafts` : same;
 }
 
-// -- what is typed
+// -- typing
 
 function precompute() {
   typing?.abort();
@@ -335,13 +335,13 @@ function precompute() {
   api.precompute({ messages: [...sent(conversation), { role: "user", content: content(said, shots.list) }], ...api.fields(conversation.settings) }, typing.signal);
 }
 
-// Evaluate what is typed when nothing more is.
+// Evaluate the unfinished message after a pause in typing.
 function soon() {
   clearTimeout(pause);
   pause = setTimeout(precompute, PAUSE_MS);
 }
 
-// The name under which what is typed is kept.
+// Return the name under which the unfinished message is kept.
 function draft() {
   return `draft-${Object.keys(conversation.messages).length ? conversation.id : "new"}`;
 }
@@ -356,7 +356,7 @@ function grow() {
   text.style.height = `${Math.min(text.scrollHeight + 2, innerHeight * 0.4)}px`;
 }
 
-// Take the files that were pasted or dropped. Office programs paste a picture of their text beside it: the text counts.
+// Take pasted or dropped files. Office programs paste text together with a picture of it: use the text.
 function take(event, { files } = event.clipboardData) {
   if (!files.length || event.clipboardData?.getData("text/plain")) return;
   event.preventDefault();
@@ -415,4 +415,4 @@ async function start() {
   await open(location.hash.slice(1) || null);
 }
 
-const opened = start(); // a message that is sent before waits: the conversation on the screen is not known yet
+const opened = start(); // messages sent earlier wait, because the conversation on the screen is not known yet

@@ -1,10 +1,10 @@
-// Code with its language's colours, as a list of pieces: a string and its classes.
+// Code with the colours of its language, as a list of pieces: a string and its classes.
 
 import hljs from "/web/vendor/highlight.js";
 
-const LONGEST = 50_000; // characters that are coloured: more would hold up the page
+const LONGEST = 50_000; // maximum characters to colour: more would block the page
 
-// What highlight.js finds, without making HTML of it.
+// An emitter for highlight.js that collects pieces instead of making HTML.
 class Pieces {
   constructor() {
     this.found = [];
@@ -37,7 +37,7 @@ class Pieces {
 
 hljs.configure({ __emitter: Pieces });
 
-// [[text, class], …], which together are the code.
+// Return [[text, class], …]; the texts joined are the code.
 export function coloured(code, language) {
   if (!language || code.length > LONGEST || !hljs.getLanguage(language)) return [[code, ""]];
   const { found } = hljs.highlight(code, { language, ignoreIllegals: true })._emitter;

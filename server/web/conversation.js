@@ -1,12 +1,12 @@
-// A conversation: a tree of messages, of which one path is shown and sent. Pure.
+// A conversation: a tree of messages; one path of it is shown and sent. Pure.
 //
 // {id, title, named, created, changed, settings, leaf, messages: {id: message}}
 // message: {id, parent, role, text, pictures, thoughts, ended, error, runs, counts, timings, seed, model}
-//   pictures: of a question: data URLs, in front of its text; missing if there are none.
-//   ended: of a reply: "stop", "length", "context", "stopped", "failed", "interrupted", "carried"; "" while it comes.
-//   stream: the server's name for a reply that comes, by which it is read again; base: what it had before that.
-//   at: when it was changed last. Of two tabs that have a message, the later one is right about it.
-//   runs: what was guessed in its text, [{start, end, source}]; counts: guessed tokens by source; names: of sources.
+//   pictures: data URLs before a question's text; missing if there are none.
+//   ended: how a reply ended: "stop", "length", "context", "stopped", "failed", "interrupted", "carried"; "": it runs.
+//   stream: the server's name of a running reply, by which it is read again; base: the reply's text before the stream.
+//   at: time of the last change. If two tabs have a message, the later change wins.
+//   runs: guessed parts of the text, [{start, end, source}]; counts: guessed tokens by source; names: names of sources.
 
 export const DEFAULTS = { system: "", temperature: "", max_tokens: "", seed: "", thinking: "" };
 
@@ -15,12 +15,12 @@ export function created(settings = DEFAULTS) {
   return { id: newId("c"), title: "", named: false, created: now, changed: now, settings: { ...DEFAULTS, ...settings }, leaf: null, messages: {} };
 }
 
-// Never what another tab takes.
+// Return an id that no other tab uses.
 function newId(kind) {
   return `${kind}${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 10)}`;
 }
 
-// A name under which a reply is read again, which nobody guesses.
+// Return an unguessable name by which a reply is read again.
 export function newStream() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -41,21 +41,21 @@ function titled(text) {
   return line.length > 60 ? `${line.slice(0, 57).trimEnd()}…` : line;
 }
 
-// From the first message to the leaf.
+// Return the path from the first message to the leaf.
 export function path(conversation, leaf = conversation.leaf) {
   const found = [];
   for (let at = conversation.messages[leaf]; at; at = conversation.messages[at.parent]) found.unshift(at);
   return found;
 }
 
-// Other versions of a message, itself included, in the order in which they were made. A reply of which nothing came is none.
+// Return all versions of a message in the order of their creation. Empty replies do not count as versions.
 export function versions(conversation, message) {
   const { parent, role } = message;
   const all = Object.values(conversation.messages).filter((other) => other.parent === parent && other.role === role);
   return all.filter((other) => other === message || other.text || other.thoughts);
 }
 
-// Show another version: the branch below it that was changed last.
+// Show another version, with the branch below it that was changed last.
 export function turnTo(conversation, message) {
   let at = message;
   for (;;) {
@@ -66,14 +66,14 @@ export function turnTo(conversation, message) {
   conversation.leaf = at.id;
 }
 
-// The content of a question in a request.
+// Return a question's content for a request.
 export function content(text, pictures = []) {
   const shown = pictures.map((url) => ({ type: "image_url", image_url: { url } }));
   if (!shown.length) return text;
   return text ? [...shown, { type: "text", text }] : shown;
 }
 
-// What is sent up to this message: what stands on the screen, and nothing else. A reply without text is none.
+// Return the messages to send up to this one: exactly those on the screen, without empty replies.
 export function sent(conversation, leaf = conversation.leaf) {
   const { system } = conversation.settings;
   const messages = system ? [{ role: "system", content: system }] : [];
@@ -84,7 +84,7 @@ export function sent(conversation, leaf = conversation.leaf) {
   return messages;
 }
 
-// What two tabs know of a conversation: the messages of both, and what was said of it last.
+// Merge two tabs' versions of a conversation: the messages of both, and the later of all other fields.
 export function merged(mine, other) {
   const messages = { ...other.messages };
   for (const one of Object.values(mine.messages)) if (!(messages[one.id]?.at >= one.at)) messages[one.id] = one;
@@ -93,8 +93,8 @@ export function merged(mine, other) {
   return { ...later, title, named, messages };
 }
 
-// A new conversation with the last question of this path and its reply, of which at most `room` characters are kept.
-// null if not even the question fits.
+// Return a new conversation with the last question of this path and its reply, cut to `room` characters. Return null if
+// not even the question fits.
 export function carried(conversation, leaf, room) {
   const made = created(conversation.settings);
   const turns = path(conversation, leaf);
@@ -108,7 +108,7 @@ export function carried(conversation, leaf, room) {
   return made;
 }
 
-// What a file brings, or an error in words. Only what is known is taken from it.
+// Return the conversations in a file, or an error in words. Unknown fields are ignored.
 export function imported(text) {
   let data;
   try { data = JSON.parse(text); } catch { throw new Error("this is no JSON file"); }

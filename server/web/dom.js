@@ -1,4 +1,4 @@
-// Making elements, and small things that they do.
+// Helpers that make elements, copy text and announce messages.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -17,7 +17,7 @@ export function button(text, onclick, attributes = {}) {
   return element("button", { type: "button", onclick, ...attributes }, text);
 }
 
-// Copy the text, and say on the button that it was.
+// Copy the text, and show on the button that it was copied.
 export async function copy(node, text) {
   let said = "Copied";
   try {
@@ -30,7 +30,7 @@ export async function copy(node, text) {
   setTimeout(() => (node.textContent = "Copy"), 1500);
 }
 
-// Over plain HTTP from another machine, browsers give pages no clipboard but this way.
+// Over plain HTTP from another machine, this is the only way in which browsers let pages use the clipboard.
 function copied(text) {
   const field = element("textarea", { class: "hidden" });
   const before = document.activeElement;
@@ -43,7 +43,7 @@ function copied(text) {
   return done;
 }
 
-// Tell a screen reader, and whoever looks. undo: takes back what was done.
+// Show a message, also to screen readers. undo: reverts the action.
 export function say(text, undo) {
   const box = $("said");
   box.replaceChildren(text);
@@ -52,7 +52,7 @@ export function say(text, undo) {
   if (text) box.timer = setTimeout(() => box.replaceChildren(), 8000);
 }
 
-// Settings of this browser. Where storage is switched off they last as long as the page.
+// Settings of this browser. If storage is switched off, they last as long as the page.
 const kept = new Map();
 export const local = {
   get(name) {

@@ -1,18 +1,18 @@
-// Markdown as GitHub reads it, shown with the parts that were guessed marked. Text of a model never becomes HTML:
-// everything is made by createElement and text nodes.
+// Show GitHub's Markdown, with guessed parts marked. A model's text never becomes HTML: all nodes are made by
+// createElement and as text nodes.
 
 import { coloured } from "/web/code.js";
 import { copy, element } from "/web/dom.js";
 import { parse } from "/web/vendor/markdown.js";
 
-const DEEPEST = /^[ \t]*(?:[>*+-][ \t]?|\d{1,9}[.)][ \t]?){40}|[[*_]{500}/m; // nobody writes that, and it takes long to read
-const DEFINITION = /^[ \t>*+\-\d.)]*\[[^\]]{1,999}\]:/m; // of a link or a footnote, which may change what stands before it
+const DEEPEST = /^[ \t]*(?:[>*+-][ \t]?|\d{1,9}[.)][ \t]?){40}|[[*_]{500}/m; // nesting that nobody writes, and that takes long to parse
+const DEFINITION = /^[ \t>*+\-\d.)]*\[[^\]]{1,999}\]:/m; // definition of a link or footnote, which may change earlier text
 const SAFE = /^(?:https?:|mailto:)/i;
-const shown = new WeakMap(); // by element: what it shows
-let nextId = 0; // of footnotes, which several replies on a page may have
+const shown = new WeakMap(); // text shown by each element
+let nextId = 0; // id of the next footnote: several replies on a page may have footnotes
 
-// Replace what `target` shows by this text. runs: [{start, end, label, colour}] in order, offsets in the text.
-// Called again with a longer text it changes only what differs, so that a selection stays.
+// Replace the content of `target` by this text. runs: [{start, end, label, colour}] in order, offsets in the text.
+// A later call with a longer text changes only the parts that differ, so that a selection stays.
 export function render(target, text, runs = []) {
   let state = shown.get(target);
   if (!state) {
@@ -49,7 +49,7 @@ function put(target, i, node) {
   else if (!patch(old, node)) old.replaceWith(node);
 }
 
-// Make `old` what `node` is, and keep as much of it as possible. False if it has to be replaced.
+// Change `old` to equal `node`, keeping as much of it as possible. Return false if it must be replaced.
 function patch(old, node) {
   if (old.nodeType !== node.nodeType || old.nodeName !== node.nodeName) return false;
   if (old.nodeType === Node.TEXT_NODE) {
@@ -65,7 +65,7 @@ function patch(old, node) {
   return true;
 }
 
-// The blocks of a text. Of one that grows, only those are read anew that what follows may still change.
+// Return the blocks of a text. In a growing text, parse only the blocks again that later text may change.
 function read(state, text) {
   const grows = state.tree && text.startsWith(state.text) && !DEFINITION.test(text);
   const n = grows ? settled(state) : 0;
@@ -79,8 +79,8 @@ function read(state, text) {
   return tree.children;
 }
 
-// How many blocks stay as they are, whatever follows: those before an empty line before the block that the last
-// line may belong to. An item's number, say, is a paragraph of its own until its dot comes.
+// Return how many blocks no later text can change: those before an empty line before the block that the last line
+// may belong to. For example, an item's number is a separate paragraph until its dot comes.
 function settled({ text, tree: { children } }) {
   const line = text.lastIndexOf("\n") + 1;
   let n = children.findLastIndex((block) => span(block)[0] < line);
@@ -105,8 +105,8 @@ function parsed(text) {
 
 const MATHS = /\\\((?!\s*\\\))((?:(?!\n\s*\n)[^$])*?)\\\)|\\\[(?!\s*\\\])((?:(?!\n\s*\n)[^$])*?)\\\]/g; // \( \) or \[ \]
 
-// The tree with what models write in \( \) and \[ \] read as maths: with dollar signs, which take as many characters,
-// where that makes maths of it. Code is left alone.
+// Return the tree with \( \) and \[ \] read as maths: dollar signs, which take as many characters, replace them
+// where that gives maths. Code is not changed.
 function withMaths(text, tree) {
   const inside = (...types) => {
     const found = [];
@@ -122,7 +122,7 @@ function withMaths(text, tree) {
   return whole === tried ? tree : parse(whole);
 }
 
-// Where bare addresses are, which the parser makes of a text without saying where they were in it.
+// Find the positions of bare addresses, which the parser does not report.
 function place(node, text) {
   let [at] = span(node);
   for (const child of node.children ?? []) {
@@ -152,8 +152,8 @@ function shift(block, by) {
   });
 }
 
-// Offsets in source[start, end) of the characters of a value that was read from there: escapes, character
-// references and the marks of outer blocks are in the source only.
+// Return the offsets in source[start, end) of the characters of a value parsed from there. Escapes, character
+// references and the markers of outer blocks are in the source only.
 function offsets(source, value, start, end) {
   const found = [];
   let at = start;
@@ -195,23 +195,23 @@ class Context {
     this.defined = [...[...this.definitions].map(([name, node]) => `${name} ${node.url}`), ...this.notes.keys()].join();
   }
 
-  // The runs that have some of what is between these offsets.
+  // The runs that overlap these offsets.
   guessed(start, end) {
     return this.runs.filter((run) => run.start < end && run.end > start);
   }
 
-  // What was guessed between these offsets, as a key.
+  // A key of the guessed parts between these offsets.
   within(start, end) {
     return this.guessed(start, end).flatMap((run) => [run.start - start, run.end - start, run.colour]).join();
   }
 
-  // Text nodes of a value that was read from source[start, end), with guessed parts marked.
+  // Text nodes of a value parsed from source[start, end), with guessed parts marked.
   text(value, [start, end]) {
     if (!this.guessed(start, end).length) return [value];
     return this.marked([[value, ""]], offsets(this.source, value, start, end));
   }
 
-  // pieces: [text, class], whose characters stand at these offsets.
+  // pieces: [text, class]; their characters have these offsets.
   marked(pieces, at) {
     const nodes = [];
     let i = 0;
@@ -290,7 +290,7 @@ class Context {
     return element("div", { class: "table", role: "region", "aria-label": "Table", tabindex: "0" }, table);
   }
 
-  // Where a fenced or indented block's text is in the source.
+  // The position of a fenced or indented block's text in the source.
   inside(node) {
     const [start, end] = span(node);
     const fenced = /^(?:`{3}|~{3}|\$\$)/.test(this.source.slice(start, start + 3));
@@ -336,14 +336,14 @@ class Context {
     }
   }
 
-  // Of `code`: the text between its marks.
+  // The text between the marks of `code`.
   quoted(node) {
     const [start, end] = span(node);
     const marks = /^[`$]+/.exec(this.source.slice(start, end))?.[0].length ?? 0;
     return this.text(node.value, [start + marks, end]);
   }
 
-  // An image is not fetched: a model must not make the browser ask anybody.
+  // Images are not fetched: a model must not make the browser send requests.
   picture(node) {
     return this.text(node.alt || node.url || "image", span(node));
   }
@@ -368,7 +368,7 @@ class Context {
   }
 }
 
-// One listener for all copy buttons of code.
+// One listener for the copy buttons of all code.
 document.addEventListener("click", (event) => {
   const button = event.target.closest?.("button.copy");
   const code = button?.closest(".code")?.querySelector("code");

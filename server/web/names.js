@@ -1,4 +1,4 @@
-// Words for who guessed. drafters: as /health tells them.
+// Names of the sources of guesses. drafters: as in /health.
 
 const WORDS = {
   draft: "the draft model beside the model",
@@ -12,7 +12,7 @@ export function nameOf(source, drafters = []) {
   return WORDS[source] ?? drafters.find(({ id }) => id === source)?.name ?? plain(source);
 }
 
-// Of a drafter that has left: its host, without what unique_id() of presence.py adds.
+// Return the host of a drafter that has left: its id without the suffix of unique_id() in presence.py.
 function plain(id) {
   return id.replace(/-\d+-[0-9a-f]{8}$/, "");
 }

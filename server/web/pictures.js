@@ -1,15 +1,15 @@
-// Pictures of messages: read from files, made as small as models see them, shown with a way to leave each out.
+// Pictures of messages: read from files, scaled down to the size that models see, shown with a button to remove each.
 
 import { $, button, element, say } from "/web/dom.js";
 
-const FORMATS = ["image/png", "image/jpeg", "image/webp", "image/gif"]; // that the server reads
-const MOST_BYTES = 50e6; // of a file, so that a phone's browser has the memory to read it
-const SIDE = 2048; // pixels: projectors look at no more. Half: small print is lost; twice: four times the bytes
-const KEPT_BYTES = 1e6; // of a file that is sent as it is, since each turn sends all pictures again
+const FORMATS = ["image/png", "image/jpeg", "image/webp", "image/gif"]; // formats that the server reads
+const MOST_BYTES = 50e6; // maximum bytes of a file, so that a phone's browser has the memory to read it
+const SIDE = 2048; // maximum pixels of a side: projectors use no more. Half: small print is lost; twice: four times the bytes
+const KEPT_BYTES = 1e6; // maximum bytes of a file that is sent unchanged, because each turn sends all pictures again
 
-// The pictures of messages that are not sent yet, by the conversation in which they are written.
+// The pictures of unsent messages, by conversation.
 export class Shots {
-  // sees(): whether the model reads pictures. changed(): one came, or was left out.
+  // sees(): whether the model reads pictures. changed(): called after a picture was added or removed.
   constructor({ sees, changed }) {
     Object.assign(this, { sees, changed, lists: new Map(), key: "", reading: Promise.resolve() });
     $("pictures").addEventListener("change", ({ target }) => { this.add([...target.files]); target.value = ""; });
@@ -19,7 +19,7 @@ export class Shots {
     return this.lists.get(this.key) ?? [];
   }
 
-  // Show those of this conversation.
+  // Show the pictures of this conversation.
   open(key) {
     this.key = key;
     this.show();
@@ -32,7 +32,7 @@ export class Shots {
     return taken;
   }
 
-  // Read files, one after the other. `reading` waits for all.
+  // Read files one after the other. `reading` resolves after all of them.
   add(files) {
     const { key } = this;
     if (!this.sees()) return say(`Left out: ${files.map(named).join(", ")}. This model reads text only.`);
@@ -68,7 +68,7 @@ function named({ name }) {
   return name || "the picture";
 }
 
-// Elements that show pictures. drop(index): leaves one out; without it they stay.
+// Return elements that show pictures. drop(index): removes one; without drop they have no button.
 export function thumbs(urls, drop) {
   return urls.map((src, at) => {
     const image = element("img", { src, alt: `Picture ${at + 1}` });
@@ -76,7 +76,7 @@ export function thumbs(urls, drop) {
   });
 }
 
-// A data URL that the server reads. Throws what is wrong with the file, in words that follow its name.
+// Return a data URL that the server reads. Throws the file's problem, in words that follow its name.
 async function urlOf(file) {
   if (file.size > MOST_BYTES) throw new Error(`(too large: at most ${MOST_BYTES / 1e6} MB)`);
   let bitmap;
@@ -86,7 +86,7 @@ async function urlOf(file) {
   if (scale === 1 && file.size <= KEPT_BYTES && FORMATS.includes(file.type)) return asItIs(file);
   const canvas = element("canvas", { width: Math.max(1, Math.round(width * scale)), height: Math.max(1, Math.round(height * scale)) });
   const context = canvas.getContext("2d");
-  context.fillStyle = "white"; // JPEG has nothing clear
+  context.fillStyle = "white"; // JPEG has no transparency
   context.fillRect(0, 0, canvas.width, canvas.height);
   context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
   return canvas.toDataURL("image/jpeg", 0.9);

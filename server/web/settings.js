@@ -1,9 +1,9 @@
-// The settings dialog: of the conversation, and of this browser.
+// The dialog with the settings of the conversation and of this browser.
 
 import { key } from "/web/api.js";
 import { $, button, local } from "/web/dom.js";
 
-// conversation(): the one that is shown. changed(): after its settings did.
+// conversation(): returns the conversation on the screen. changed(): called after its settings have changed.
 export class Settings {
   constructor({ conversation, changed }) {
     Object.assign(this, { conversation, changed });
@@ -52,7 +52,7 @@ function shade() {
   document.body.classList.toggle("guesses", local.get("guesses") !== "off");
 }
 
-// What the server learns before a message is sent, in a sentence, with its switch.
+// A sentence about what the server receives before a message is sent, with a switch for it.
 function ahead() {
   const on = local.get("ahead") !== "off";
   const other = on ? "Wait for Enter" : "Send while I type";

@@ -4,7 +4,7 @@ import { imported } from "/web/conversation.js";
 import { $, button, element, local, say } from "/web/dom.js";
 import * as store from "/web/store.js";
 
-// open(id or null), current(): the conversation that is shown.
+// open(id or null): shows a conversation. current(): returns the conversation on the screen.
 export class Sidebar {
   constructor({ open, current }) {
     Object.assign(this, { open, current });
@@ -21,7 +21,7 @@ export class Sidebar {
     $("import").addEventListener("change", () => this.import());
   }
 
-  // On a narrow screen the list covers the rest. It goes when somebody leaves it.
+  // On a narrow screen the list covers the page. It closes when it loses the focus.
   drawer(open) {
     const was = this.isOpen;
     $("side").classList.toggle("open", open);
@@ -106,7 +106,7 @@ export class Sidebar {
     });
   }
 
-  // Save, and say so if the browser has no room. Returns whether it did.
+  // Save, and show a message if the browser has no room. Return true if it was saved.
   async put(conversation, running = false) {
     try {
       await store.save(conversation, running);

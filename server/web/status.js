@@ -1,10 +1,10 @@
-// What the server does, once a second, from /health, /metrics and /v1/models.
+// Show the server's activity once a second, from /health, /metrics and /v1/models.
 
 import { headers, health, model } from "/web/api.js";
 import { $, element, local } from "/web/dom.js";
 import { nameOf } from "/web/names.js";
 
-const N_LOOKS = 600; // one a second: ten minutes
+const N_LOOKS = 600; // samples kept, one a second: ten minutes
 const past = []; // { at, tokens, drafted, accepted, busy }, the newest last
 let card = null;
 
@@ -58,7 +58,7 @@ function told(counts) {
   return messages.map(([name, n]) => `${n} ${OUTCOMES[name] ?? name}`).join(", ") || "–";
 }
 
-// A line over the last ten minutes. values: numbers, the newest last; null where there is none.
+// Draw a line over the last ten minutes. values: numbers, the newest last; null where there is none.
 function plot(title, values, unit) {
   const most = Math.max(...values, 1e-9); // null counts as 0
   const at = (i) => 100 - (values.length - 1 - i) * (100 / (N_LOOKS - 1));

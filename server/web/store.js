@@ -1,9 +1,9 @@
-// Conversations in this browser (IndexedDB), one record each. Other tabs are told of every change, and lose nothing by it.
+// Conversations in this browser (IndexedDB), one record each. Other tabs are notified of every change, and lose no data.
 
 import { merged } from "/web/conversation.js";
 
 const changes = "BroadcastChannel" in globalThis ? new BroadcastChannel("duo") : null;
-const memory = new Map(); // all there is where the browser stores nothing
+const memory = new Map(); // used alone if the browser stores nothing
 let database = null;
 
 export async function open(onchange) {
@@ -31,7 +31,7 @@ function asked(mode, act) {
   });
 }
 
-// All conversations, the latest first.
+// Return all conversations, the latest first.
 export async function all() {
   const list = database ? await asked("readonly", (store) => store.getAll()) : [...memory.values()];
   return list.sort((a, b) => b.changed - a.changed);
@@ -41,15 +41,15 @@ export async function load(id) {
   return database ? asked("readonly", (store) => store.get(id)) : memory.get(id);
 }
 
-// Keep it beside what other tabs added, which it has then too. running: whether a reply of it goes on.
-// Raises QuotaExceededError when the browser's room is full.
+// Save a conversation, merged with the changes of other tabs. running: whether one of its replies runs.
+// Throws QuotaExceededError if the browser's storage is full.
 export async function save(conversation, running = false) {
   if (!database) memory.set(conversation.id, conversation);
   else await put(conversation);
   tell(conversation.id, running);
 }
 
-// Read and written in one transaction, so that no tab comes between.
+// Read and write in one transaction, so that no other tab writes in between.
 function put(conversation) {
   const { id } = conversation;
   return new Promise((resolve, reject) => {
@@ -64,7 +64,7 @@ function put(conversation) {
   });
 }
 
-// Tell other tabs that something of it changed.
+// Notify other tabs that a conversation has changed.
 export function tell(id, running = false) {
   changes?.postMessage({ id, running });
 }

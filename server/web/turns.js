@@ -1,4 +1,4 @@
-// One message on the screen: its text with what was guessed, how it ended, what it cost, and what can be done.
+// One message on the screen: its text with guessed parts marked, its end, its cost, and its buttons.
 
 import { versions } from "/web/conversation.js";
 import { button, copy, element } from "/web/dom.js";
@@ -7,14 +7,14 @@ import { nameOf } from "/web/names.js";
 import { thumbs } from "/web/pictures.js";
 
 const N_COLOURS = 4;
-const guessers = []; // as they were first seen: that is their colour
+const guessers = []; // sources in the order of first sight, which determines their colours
 
 function colour(source) {
   if (!guessers.includes(source)) guessers.push(source);
   return guessers.indexOf(source) % N_COLOURS;
 }
 
-// Where in the text its guessed parts are. What is not content may stand before it in the tokens.
+// Find the guessed parts of the text. Tokens that are not content may precede it.
 export function guessed(text, tokens) {
   const whole = tokens.map((token) => token.text).join("");
   let at = [0, whole.trimStart().length - whole.length].find((start) => {
@@ -36,7 +36,7 @@ function rounded(n) {
   return n < 10 ? n.toFixed(1) : n.toFixed(0);
 }
 
-// What a reply cost, in words.
+// Return a reply's cost in words.
 export function cost(t) {
   const parts = [`${t.predicted_n} ${t.predicted_n === 1 ? "token" : "tokens"}`];
   if (t.predicted_per_second) parts.push(`${rounded(t.predicted_per_second)} tokens/s`);
@@ -57,7 +57,7 @@ const ENDED = {
   interrupted: "The page was closed while this reply came.",
 };
 
-// act: what the buttons do, each called with the message. drafters(): as /health tells them.
+// act: the functions of the buttons, each called with the message. drafters(): as in /health.
 export class Turn {
   constructor(conversation, message, act, drafters) {
     Object.assign(this, { conversation, message, act, drafters });
@@ -115,12 +115,12 @@ export class Turn {
     this.foot.replaceChildren(...lines, row);
   }
 
-  // As it was called when the reply came, since ids say less.
+  // A source's name at the time of the reply, because ids say less.
   name(source) {
     return this.message.names?.[source] ?? nameOf(source, this.drafters());
   }
 
-  // Ways on from this end.
+  // Buttons to continue after this end.
   ways(ended) {
     const found = [];
     const some = this.message.text || this.message.thoughts;
@@ -171,7 +171,7 @@ export class Turn {
     text.focus();
   }
 
-  // The reply once more beside itself. Returns what shows the other one: (text, line, verdict).
+  // Show the reply beside a second one. Return a function that shows the second: (text, line, verdict).
   beside() {
     this.node.querySelector(".replay")?.remove();
     const column = (title) => element("div", {}, element("h2", {}, title), element("p", { class: "cost" }), element("div", { class: "text" }));

@@ -1,14 +1,14 @@
-// Looks at the server once a second: its model, whether it answers, and who drafts for it.
+// Query the server once a second: its model, whether it answers, and its drafters.
 
 import { health, key, model } from "/web/api.js";
 import { $ } from "/web/dom.js";
 
 export class Watch {
-  // news(line): a drafter came or went. askForKey(): the server wants another one.
+  // news(line): called when a drafter joins or leaves. askForKey(): called when the server wants another key.
   constructor({ news, askForKey }) {
     Object.assign(this, { news, askForKey, drafters: [], seen: [], n_ctx: null, sees: false });
-    this.known = null; // the key with which the server has said which model it serves
-    this.refused = null; // the key that it did not take
+    this.known = null; // the key with which the server reported its model
+    this.refused = null; // the key that the server refused
   }
 
   start() {

@@ -31,7 +31,7 @@ import server.lead.loading
 import server.lead.startup
 from server.api.app import create_app
 from server.api.middleware import Edge
-from server.api.served import Served
+from server.api.services import Services
 from server.cache.files import DiskTier
 from server.cli import main
 from server.llama.llamacpp import ChooseAttention
@@ -151,12 +151,12 @@ def _move_clock_by_signal() -> None:
     signal.signal(signal.SIGUSR1, jump)
 
 
-def _checked_app(served: Served, edge: Edge) -> Any:
+def _checked_app(services: Services, edge: Edge) -> Any:
     against = list[str]()  # what replies have against the contract
-    app = witnessed(create_app(served, edge), against)
+    app = witnessed(create_app(services, edge), against)
     answers: dict[str, Callable[[], dict[str, Any]]] = {
-        "/check": lambda: {"fault": "; ".join(against) or _fault(served)},
-        "/size": lambda: {"bytes": _size(served)},
+        "/check": lambda: {"fault": "; ".join(against) or _fault(services)},
+        "/size": lambda: {"bytes": _size(services)},
     }
 
     async def checked(scope: Any, receive: Any, send: Any) -> None:
@@ -187,19 +187,19 @@ def _give_back() -> None:
     ctypes.CDLL(None).malloc_trim(0)
 
 
-def _size(served: Served) -> int:
+def _size(services: Services) -> int:
     """Return the bytes of this process without the conversations that --cache-ram bounds."""
     _give_back()
-    return own_memory("self") - served.cached().memory_bytes
+    return own_memory("self") - services.cached().memory_bytes
 
 
-def _fault(served: Served) -> str:
+def _fault(services: Services) -> str:
     """Return which rule an idle lead breaks, or "".
 
     Frees memory that nobody uses.
     """
     _give_back()
-    engine: Any = served.generator
+    engine: Any = services.generator
     try:
         check_engine(engine.engine)
     except AssertionError as error:

@@ -45,7 +45,7 @@ FLAWS: dict[str, Flaw] = {
 
 
 class Pool:
-    """Leads of one kin over one Redis, and when each was disturbed last."""
+    """Leads of one group over one Redis, and when each was disturbed last."""
 
     def __init__(self, folder: Path) -> None:
         self.redis = Server()

@@ -20,7 +20,7 @@ from server.engine.events import Started
 from server.engine.request import GenerationRequest
 from server.text.template import ChatTemplate
 from tests.clients.written import VOCABULARY, Written, events_of, live
-from tests.server.api.scripted import Script, served
+from tests.server.api.scripted import Script, services
 
 LISTED = Path(__file__).parent / "agents"
 """The packages, with their versions."""
@@ -92,7 +92,7 @@ class Conversing(Written):
 def conversing(*replies: str, n_ctx: int = N_CTX) -> Generator[Conversing]:
     """Serve these replies on a free port, with a template that knows thoughts and tools."""
     written = Conversing(replies)
-    state = served(written)
+    state = services(written)
     state = replace(state, template=ChatTemplate(TEMPLATE), model=replace(state.model, n_ctx=n_ctx))
     with live(state) as written.url:
         yield written

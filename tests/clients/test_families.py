@@ -34,7 +34,7 @@ KINDS = {(family.calls and family.calls.arguments, bool(family.channels)): famil
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_two_turns(family: Family, backend: LlamaBackend, clients: dict[str, Any]):
     with speaking(backend, template_of(family)) as lead:
-        template = lead.served.template
+        template = lead.services.template
         assert template.style.family.name == family.name
         assert (template.capabilities.calls, template.capabilities.results) == (True, True)
         assert by_the_sdk(lead) <= MOST_ANEW

@@ -20,7 +20,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, Field
 
-from server.api.served import Embedding, ModelCard
+from server.api.services import Embedding, ModelCard
 from server.llama.embedding_worker import EmbeddingWorker
 from tests.clients.written import writing
 from tests.http_lead import Lead

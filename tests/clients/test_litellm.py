@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from server.api.access import Access
 from server.api.middleware import Edge
-from server.api.served import Embedding, ModelCard
+from server.api.services import Embedding, ModelCard
 from server.errors import BusyError
 from server.lead.listening import ClientPolicy
 from server.llama.embedding_worker import EmbeddingWorker

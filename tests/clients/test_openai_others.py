@@ -11,7 +11,7 @@ import pytest
 from openai.types import CompletionChoice
 from pydantic import BaseModel, Field
 
-from server.api.served import Embedding, ModelCard
+from server.api.services import Embedding, ModelCard
 from server.llama.embedding_worker import EmbeddingWorker
 from tests.clients.written import Written, writing
 from tests.toy_embedder import FakeEmbedder

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from server.api.served import Embedding, ModelCard
+from server.api.services import Embedding, ModelCard
 from server.errors import UsageError
 from server.flags import read
 from server.llama.embedding_worker import EmbeddingWorker

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import uvicorn
 
 from server.api.app import create_app
-from server.api.served import Embedding, Served
+from server.api.services import Embedding, Services
 from server.engine.events import Committed, Event, Failed, Finished, Started, Stats
 from server.engine.request import GenerationRequest
 from server.errors import DuoError
@@ -20,7 +20,7 @@ from server.lead.listening import configured
 from server.text.template import ChatTemplate
 from tests.contract.witness import witnessed
 from tests.fake_backend import IM_END, FakeVocabulary
-from tests.server.api.scripted import Script, served
+from tests.server.api.scripted import Script, services
 from tests.templates import THINKING
 
 VOCABULARY = FakeVocabulary()
@@ -71,13 +71,13 @@ def writing(
 ) -> Generator[Written]:
     """Serve them on a free port, with a template that knows thoughts and tools."""
     written = Written(replies)
-    state = replace(served(written), template=ChatTemplate(THINKING), embedding=embedding)
+    state = replace(services(written), template=ChatTemplate(THINKING), embedding=embedding)
     with live(state) as written.url:
         yield written
 
 
 @contextmanager
-def live(state: Served) -> Generator[str]:
+def live(state: Services) -> Generator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(configured(witnessed(create_app(state)), None))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi import checks as openapi
 
-from server.api.served import Embedding, ModelCard
+from server.api.services import Embedding, ModelCard
 from server.cache.named import NamedFiles
 from server.llama.embedding_worker import EmbeddingWorker
 from tests.fake_backend import FakeBackend, FakeModel

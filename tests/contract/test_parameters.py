@@ -32,7 +32,7 @@ from tests.contract.claims import (
 )
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.http_lead import Lead, serving
-from tests.server.api.scripted import CANCELLED_STATS, Call, Script, served
+from tests.server.api.scripted import CANCELLED_STATS, Call, Script, services
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 KNOWN: dict[str, set[str]] = {
@@ -149,7 +149,7 @@ def test_honoured_parameter_makes_a_difference(lead: Lead, kind: str, name: str)
 async def test_a_prediction_reaches_the_engine():
     script = Script(Started(5, 2), Finished("stop", CANCELLED_STATS))
     body = {**BASES["chat"], "prediction": {"type": "content", "content": "likely"}}
-    call = Call(served(script), body=body)
+    call = Call(services(script), body=body)
     await asyncio.wait_for(call.run(), 10)
     assert call.status == 200
     assert bytes(script.requests[0].speculation.prediction) == b"likely"

@@ -106,11 +106,11 @@ def test_next_turn_survives_dead_lead(tmp_path: Path):
             for name, messages in talks.items():
                 turn(url, messages, "hello", headers={"X-Conversation": name})
             dying.close()
-            until(lambda: all(_served(url, name) for name in talks), "the other lead does not take over")
+            until(lambda: all(_services(url, name) for name in talks), "the other lead does not take over")
             for name, messages in talks.items():
                 turn(url, messages, "and now?", headers={"X-Conversation": name})
 
 
-def _served(url: str, conversation: str) -> bool:
+def _services(url: str, conversation: str) -> bool:
     """Return True if a request of this conversation gets an answer."""
     return httpx.get(f"{url}/v1/models", headers={"X-Conversation": conversation}).status_code == 200

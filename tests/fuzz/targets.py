@@ -43,8 +43,8 @@ from server.speculation.wire.presence import Presence, names, refusal, vocabular
 from server.speculation.wire.roster import read_card, write_card
 from server.speculation.wire.streams import message_of
 from server.terminal.dialogue import chunks
-from server.text.form import Form
 from server.text.message import coalesced
+from server.text.reply_format import ReplyFormat
 from server.text.sandbox import Sandboxed
 from server.text.timelimit import TimeLimit
 from tests.fake_backend import FakeVocabulary
@@ -145,7 +145,7 @@ def replies(data: bytes) -> None:
         return
     family = FAMILIES[data[0] % len(FAMILIES)]
     schema: Schema = {"properties": {"a": {"type": "string"}, "b": {"type": "object"}}}
-    form = Form(family.thoughts, False, family.calls, {"f": schema}, channels=family.channels)
+    form = ReplyFormat(family.thoughts, False, family.calls, {"f": schema}, channels=family.channels)
     form = replace(form, drops=family.drops, headed=data[0] < 128 or not family.channels)
     marks = [*form.markers, '{"name": "f", "arguments": ', '{"a": "', '"}', "f"]
     text = "".join(marks[ord(c) % len(marks)] if c < " " and c != "\n" else c for c in _text(data[1:]))

@@ -16,9 +16,9 @@ from server.grammar.grammar_constraint import compile_gbnf
 from server.sampling.constraint import Constraint
 from server.sampling.logprobs import TokenLogprobs
 from server.sampling.params import SamplingParams
-from server.text.form import Form
 from server.text.message import Content, Piece
 from server.text.reply import ReplyText
+from server.text.reply_format import ReplyFormat
 from tests.checks import check_engine
 from tests.fake_backend import FakeBackend
 from tests.invariance.scene import VOCABULARY, Scene
@@ -109,7 +109,7 @@ class Client:
     _n_seen: int = 0
 
     def __post_init__(self) -> None:
-        self.reply = ReplyText(VOCABULARY, MessageReader(Form(), stops=self.ask.stops))
+        self.reply = ReplyText(VOCABULARY, MessageReader(ReplyFormat(), stops=self.ask.stops))
 
     def look(self) -> None:
         """Read the events of the step that ended."""

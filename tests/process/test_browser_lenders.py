@@ -87,5 +87,5 @@ def test_nonsense_ends_its_drafter_only(duo: Duo):
     with lending(duo, nonsense):
         duo.ask("Explain loops in Python.", **ASKED)
         until(lambda: not duo.drafters(), READY_S, "nonsense was taken")
-    assert "the browser is left alone: guesses that nobody asked for" in duo.log.read_text()
+    assert "the browser is disconnected: guesses that nobody asked for" in duo.log.read_text()
     assert len(duo.descendants()) <= 2, "a drafter's process is left"

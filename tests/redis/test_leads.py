@@ -79,7 +79,7 @@ def test_other_lead_cancels_and_deletes(url: str):
         assert there.responses.cancel(ids[0]).status == "cancelled"
         there.responses.delete(ids[1])
         first.until_idle()
-        until(lambda: not len(first.served.background), "the logs never ended")
+        until(lambda: not len(first.services.background), "the logs never ended")
         events = events_of(httpx.get(f"{second.url}/v1/responses/{ids[0]}?stream=true").content)
         assert events[-1]["response"]["status"] == "cancelled"
         for lead in (first, second):
@@ -131,7 +131,7 @@ def test_stream_is_found_after_its_first_event(url: str, monkeypatch: pytest.Mon
     body = {"messages": [{"role": "user", "content": HELLO}], "stream": True, "max_tokens": 5}
     found: list[Any] = []
     with lead_at(url) as first, lead_at(url) as second:
-        store = cast(RedisStore, first.served.replies)
+        store = cast(RedisStore, first.services.replies)
         put, live = store._put_now, store._live  # pyright: ignore[reportPrivateUsage]
 
         def late(*about: Any) -> None:
@@ -164,7 +164,7 @@ def test_draining_lead_replaces_no_stream(url: str, monkeypatch: pytest.MonkeyPa
     with lead_at(url, endless=True) as first, lead_at(url) as second, redis.Redis.from_url(url) as client:
         with httpx.stream("POST", f"{first.url}/v1/chat/completions", json=body, headers=name) as stream:
             next(stream.iter_bytes())
-        with frozen(cast(RedisStore, first.served.replies)):
+        with frozen(cast(RedisStore, first.services.replies)):
             again = partial(httpx.post, f"{second.url}/v1/chat/completions", json=body, headers=name)
             asking = threading.Thread(target=lambda: answers.append(again(timeout=60)))
             asking.start()

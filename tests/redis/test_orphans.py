@@ -16,7 +16,7 @@ from test_replies import ANNA, BERT, NAMES, found_log, stored, until
 from server.errors import LostReplyError
 from server.replies import log_writing, orphans, redis_link, redis_store
 from server.replies.redis_names import CANCEL
-from server.replies.redis_store import Kin, RedisStore
+from server.replies.redis_store import LeadGroup, RedisStore
 from server.replies.reply_log import UNSTORED
 from server.replies.store import Orphan
 from tests.server.replies.reading import event, events, read
@@ -35,8 +35,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def lead(url: str, name: str, kin: str = "toy") -> AsyncGenerator[RedisStore]:
-    store = RedisStore(url, POOL, kin=Kin(kin, name))
+async def lead(url: str, name: str, group: str = "toy") -> AsyncGenerator[RedisStore]:
+    store = RedisStore(url, POOL, group=LeadGroup(group, name))
     try:
         yield store
     finally:

@@ -24,7 +24,7 @@ from server.pictures.registry import Pictures
 from server.pictures.vocabulary import PictureVocabulary
 from server.replies import log_writing, redis_link, redis_store
 from server.replies.kept import KeptBounds, StoredResponse
-from server.replies.redis_store import Kin, RedisStore
+from server.replies.redis_store import LeadGroup, RedisStore
 from server.replies.reply_log import UNSTORED
 from server.replies.store import Owner
 from server.settings import LeadSettings
@@ -54,14 +54,14 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def lead_at(url: str, *, step_s: float = 0.002, kin: str = "toy") -> Generator[Lead]:
+def lead_at(url: str, *, step_s: float = 0.002, group: str = "toy") -> Generator[Lead]:
     model, pictures = FakeModel(seed=3, eog_rate=0.0), Pictures(Painter())
     backend = FakeBackend(model, sees=True, n_ctx=1 << 14, n_cells=1 << 15, step_s=step_s)
     backend.vocab = cast(Any, PictureVocabulary(backend.vocab, pictures))
     settings = read(LeadSettings, ["--redis", url, "--pool", POOL])
     background = BackgroundReplies()
     door = ClientPolicy(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
-    replies = store_of(settings, background, kin)
+    replies = store_of(settings, background, group)
     with serving(backend, replies=replies, background=background, door=door, pictures=pictures) as lead:
         yield lead
 
@@ -124,7 +124,7 @@ def cut_off(lead: Lead) -> Generator[None]:
         def __getattr__(self, _: str) -> Any:
             raise redis.ConnectionError("cut off")
 
-    link: Any = cast(RedisStore, lead.served.replies)._link  # pyright: ignore[reportPrivateUsage]
+    link: Any = cast(RedisStore, lead.services.replies)._link  # pyright: ignore[reportPrivateUsage]
     reached, link._client = link._client, Unreachable()
     try:
         yield
@@ -170,12 +170,12 @@ def test_same_lead_goes_on_after_a_restart(url: str):
 def test_late_reply_is_left_too(url: str):
     chat = {"messages": [{"role": "user", "content": HELLO}], "stream": True, "max_tokens": 9}
     with lead_at(url) as second, lead_at(url) as first:
-        first.served.background.hand_over(first.served.replies)
+        first.services.background.hand_over(first.services.replies)
         named = {"X-Conversation-Id": "0b5c", **ANNA}
         assert httpx.post(f"{first.url}/v1/chat/completions", json=chat, headers=named).status_code == 503
         body = {**asked("plain"), "background": True}
         queued = httpx.post(f"{first.url}/v1/responses", json=body, headers=ANNA).json()
-        until(lambda: len(second.served.background), "nobody took it up")
+        until(lambda: len(second.services.background), "nobody took it up")
         seen = [{"response": queued, "sequence_number": -1}]
         check_whole(rest(second, seen))
 
@@ -183,9 +183,9 @@ def test_late_reply_is_left_too(url: str):
 def test_reply_left_before_stored_is_found(url: str, monkeypatch: pytest.MonkeyPatch):
     """The lead drains before its link to Redis has done anything for the reply."""
     monkeypatch.setattr(redis_store, "FLUSH_TIMEOUT_S", 0.01)  # so that the answer does not wait for the link
-    with lead_at(url, kin="other") as second, lead_at(url) as first:
-        first.served.background.hand_over(first.served.replies)
-        with frozen(cast(RedisStore, first.served.replies)):
+    with lead_at(url, group="other") as second, lead_at(url) as first:
+        first.services.background.hand_over(first.services.replies)
+        with frozen(cast(RedisStore, first.services.replies)):
             body = {**asked("plain"), "background": True}
             queued = httpx.post(f"{first.url}/v1/responses", json=body, headers=ANNA).json()
         found = f"{second.url}/v1/responses/{queued['id']}"
@@ -196,7 +196,7 @@ def test_other_key_gets_nothing_of_it(url: str):
     with lead_at(url) as second:
         with lead_at(url) as first:
             seen = begun(first, "plain", 2)
-        until(lambda: len(second.served.background), "nobody took it up")
+        until(lambda: len(second.services.background), "nobody took it up")
         id = seen[0]["response"]["id"]
         one = f"{second.url}/v1/responses/{id}"
         for path in (one, f"{one}?stream=true"):
@@ -209,12 +209,12 @@ def test_other_key_gets_nothing_of_it(url: str):
 
 def test_lead_of_another_kin_leaves_it(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(log_writing, "AWAITED_MS", 1500)
-    with lead_at(url, kin="other") as second:
+    with lead_at(url, group="other") as second:
         with lead_at(url) as first:
             seen = begun(first, "plain", 2)
         seen += rest(second, seen)
         assert seen[-1]["type"] == "response.failed"
-        assert "no other took it up" in seen[-1]["response"]["error"]["message"]
+        assert "no other server continues it" in seen[-1]["response"]["error"]["message"]
         assert [one["sequence_number"] for one in seen] == list(range(len(seen)))
 
 
@@ -322,7 +322,7 @@ def test_recipe_counts_for_its_key(url: str):
     bounds = KeptBounds(most_bytes=5000)
 
     async def n_found() -> int:
-        store = RedisStore(url, POOL, bounds, Kin("toy", "a"))
+        store = RedisStore(url, POOL, bounds, LeadGroup("toy", "a"))
         for i in range(9):
             store.begin_log(Owner("anna"), f"chat_{i}", {"body": "x" * 1500})
             store.put(Owner("anna"), StoredResponse({"id": f"chat_{i}"}, ()))

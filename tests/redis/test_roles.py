@@ -13,7 +13,7 @@ from redis.exceptions import NoPermissionError
 
 from server.errors import StartupError
 from server.replies.kept import StoredResponse
-from server.replies.redis_store import Kin, RedisStore
+from server.replies.redis_store import LeadGroup, RedisStore
 from server.replies.store import Owner
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Close, Want
@@ -79,7 +79,7 @@ def test_lead_and_drafter_talk(guarded: Server):
 
 
 async def test_lead_stores_replies(guarded: Server):
-    store = RedisStore(url_of(guarded, "lead"), "default", kin=Kin("toy", "a"))
+    store = RedisStore(url_of(guarded, "lead"), "default", group=LeadGroup("toy", "a"))
     owner = Owner("salt", "anna")
     try:
         left = store.begin_log(owner, "resp_2", {})

@@ -18,7 +18,7 @@ from server.errors import StartupError
 from server.speculation.wire.messages import Close
 from server.speculation.wire.presence import Role
 from server.speculation.wire.redis_client import check, connect
-from server.speculation.wire.redis_url import place_of
+from server.speculation.wire.redis_url import shown_url
 from tests.process.duo import free_port
 from tests.process.sentinels import SERVICE, Watched
 
@@ -147,7 +147,7 @@ def test_sentinel_url_is_parsed():
     assert asked[0]["ssl_ca_certs"] == said["ssl_ca_certs"] == "/ca.pem"
     classes = {one.connection_class for one in (*sentinels, pool)}
     assert classes == {redis.SSLConnection, SentinelManagedSSLConnection}
-    assert place_of(url) == "rediss+sentinel://a,[::1]:99/the%20one/3"
+    assert shown_url(url) == "rediss+sentinel://a,[::1]:99/the%20one/3"
     client.close()
 
 

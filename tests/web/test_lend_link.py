@@ -52,7 +52,7 @@ def url_of(lead: Lead) -> str:
 WITH_KEY = "#key=sk-a%2Bb%2Fc%3D"
 
 
-def test_key_is_in_the_link_while_it_is_asked_for(page: Page, lead: Lead):
+def test_link_has_the_key_while_asked_for(page: Page, lead: Lead):
     opened(page, lead)
     dialog = page.get_by_role("dialog", name="Lend a device")
     link, url = page.locator("#lend-link"), url_of(lead)

@@ -12,25 +12,25 @@ from server.api.choices import Portion, ReplyChoice
 from server.api.completing import CompletionAnswer
 from server.api.native_form import native_result
 from server.api.partial_answer import Json, PartialAnswer, recipe_of
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.prompted import Prompted
 from server.text.message import Arguments, CallStart, Content, Piece, Reasoning, folded
 
 
 class ChatAnswer(CompletionAnswer):
-    """Answer in the form of OpenAI's chat completions."""
+    """An answer in the format of OpenAI's chat completions."""
 
     _prefix = "chatcmpl"
     _objects = ("chat.completion", "chat.completion.chunk")
 
     def __init__(
         self,
-        served: Served,
+        services: Services,
         body: ChatRequest,
         prompts: Sequence[Prompted],
         begun: PartialAnswer | None = None,
     ) -> None:
-        super().__init__(served, body, prompts, begun)
+        super().__init__(services, body, prompts, begun)
         self._body = body
         self._custom = frozenset(tool.function.name for tool in body.tools or () if tool.type == "custom")
         self._calls = [CustomCalls(self._custom) for _ in self._choices]
@@ -58,11 +58,11 @@ class ChatAnswer(CompletionAnswer):
         return {"message": {"role": "assistant", "content": content, "refusal": None, **extras}}
 
     def _extra_fields(self, choice: ReplyChoice) -> dict[str, Any]:
-        """Return `__verbose`, the reply in llama-server's own form, if the request asks for it."""
-        if not (self._served.verbose if self._body.verbose is None else self._body.verbose):
+        """Return `__verbose`, the reply in llama-server's own format, if the request asks for it."""
+        if not (self._services.verbose if self._body.verbose is None else self._body.verbose):
             return {}
         [prompt] = self._prompts
-        told = native_result(self._served, self._body, prompt.requests[choice.index], choice)
+        told = native_result(self._services, self._body, prompt.requests[choice.index], choice)
         return {"__verbose": {"content": choice.message.content, **told}}
 
     def _delta(self, pieces: Sequence[Piece]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class TextOfResponse(Body):
 
 
 def _kind_of_part(part: Any) -> str:
-    """Return the tag by which pydantic chooses a part's form, so that errors are about that form."""
+    """Return the tag by which pydantic chooses a part's form, so that errors concern that form."""
     kind = cast(dict[str, Any], part).get("type") if isinstance(part, dict) else None
     if kind in ("input_text", "output_text"):
         return "of a response"
@@ -121,7 +121,7 @@ class ChatMessage(Body):
         """Return the message without empty fields.
 
         Args:
-            text_of: Returns the text that the model reads for a part, given its index too.
+            text_of: Given a part's index and the part, returns the text that the model reads.
         """
         given = {name: value for name in ChatMessage.model_fields if (value := getattr(self, name))}
         if isinstance(self.content, list):
@@ -134,7 +134,7 @@ class ChatMessage(Body):
         return {"content": "", **given}
 
     def unread_part(self, senses: Senses) -> tuple[int, str] | None:
-        """Return index and type of the first part that the model cannot read; None if it reads all."""
+        """Return index and type of the first part that the model cannot read, None if there is none."""
         parts = self.content if isinstance(self.content, list) else ()
         others = ((i, part) for i, part in enumerate(parts) if isinstance(part, OtherPart))
         return next(((i, part.type) for i, part in others if not senses.reads(part.type)), None)
@@ -146,7 +146,7 @@ _TEXTS_OF_THOUGHTS = ("thinking", "text", "summary", "content")
 
 
 def _with_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message with its `function_call`, OpenAI's former field, as one of its tool calls."""
+    """Return a message with its `function_call` (OpenAI's former field) converted to a tool call."""
     called = message.get("function_call")
     if not isinstance(called, dict) or message.get("tool_calls"):
         return message
@@ -177,7 +177,7 @@ def _text_of_thoughts(given: Any) -> str:
 
 
 class PromptCacheOptions(Body):
-    """OpenAI's options. Prompts are always cached, and kept while there is room."""
+    """OpenAI's cache options. Prompts are always cached, and kept while there is room."""
 
     prewarm: bool = False
     """Evaluate the prompt and generate nothing."""
@@ -196,9 +196,9 @@ class ChatRequest(GenerationFields, ToolFields):
     top_logprobs: TopLogprobs | None = None
     """Needs logprobs."""
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None
-    """Return thoughts as reasoning_content (auto, deepseek), or within the content with their marks (none).
+    """Return thoughts as reasoning_content (auto, deepseek), or in the content with their markers (none).
 
-    By default --reasoning-format (auto). It concerns models whose chat template knows thoughts.
+    By default --reasoning-format (auto). Has effect for models whose chat template knows thoughts.
     """
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     """Passed to the chat template, which may ignore it; none disables thinking."""
@@ -212,17 +212,17 @@ class ChatRequest(GenerationFields, ToolFields):
     add_generation_prompt: bool | None = None
     """false omits the beginning of a reply from the prompt."""
     continue_final_message: bool | None = None
-    """false: a last message of the assistant is complete, so the reply does not continue it.
+    """false: the reply does not continue a last message of the assistant.
 
-    true needs such a message, and contradicts add_generation_prompt true.
+    true requires a last message of the assistant, and contradicts add_generation_prompt true.
     """
     verbose: bool | None = None
     """Add the first reply in llama-server's own form, as `__verbose`. By default --verbose."""
     reasoning_budget: Budget | None = None
-    """Maximum tokens of thoughts, after which they are closed and the answer begins; -1: no limit.
+    """Maximum tokens of thoughts; then they are closed and the answer begins; -1: no limit.
 
-    reasoning_budget_tokens, thinking_budget_tokens and max_thinking_tokens are other names; of several, the
-    first in this order counts.
+    reasoning_budget_tokens, thinking_budget_tokens and max_thinking_tokens are other names. If several are
+    given, the first in this order counts.
     """
     reasoning_budget_tokens: Budget | None = None
     thinking_budget_tokens: Budget | None = None
@@ -230,7 +230,7 @@ class ChatRequest(GenerationFields, ToolFields):
     thinking_token_budget: Budget | None = None
     """vLLM's name of `reasoning_budget`."""
     generate: bool = True
-    """false evaluates the prompt and generates no reply."""
+    """false: evaluate the prompt, but generate no reply."""
     prompt_cache_options: PromptCacheOptions = Field(default_factory=PromptCacheOptions)
     service_tier: str | None = None
     """Copied to the reply; there is only one tier."""
@@ -296,7 +296,7 @@ class ChatRequest(GenerationFields, ToolFields):
         if self.continue_final_message and self.add_generation_prompt:
             return (
                 "continue_final_message",
-                "a reply cannot be continued and begun: not with add_generation_prompt",
+                "a reply cannot both continue a message and begin one: not with add_generation_prompt",
             )
         if self.continue_final_message and self.messages[-1].role != "assistant":
             return "continue_final_message", "the last message is not the assistant's"

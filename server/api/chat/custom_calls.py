@@ -30,7 +30,7 @@ class CustomCalls:
         self._reader: InputReader | None = None  # reads the unfinished call
 
     def feed(self, pieces: Sequence[Piece], *, ended: bool) -> list[Piece]:
-        """Return the pieces, with inputs of custom tools in place of arguments; `ended`: the reply ends."""
+        """Return the pieces; inputs of custom tools replace their arguments. `ended`: the reply has ended."""
         found: list[Piece] = []
         for piece in pieces:
             if isinstance(piece, Arguments) and self._reader is not None:

@@ -1,4 +1,4 @@
-"""Have the model write a summary that replaces a conversation from then on."""
+"""Let the model write a summary that replaces the earlier conversation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from server.api.answer import Answer
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.prompted import Prompted
 from server.errors import BackendError
 
@@ -39,16 +39,16 @@ def with_instruction(chat: Json, instruction: str = INSTRUCTION) -> Json:
 class Summary(Answer, ABC):
     """A reply that is a summary; never a stream."""
 
-    def __init__(self, id: str, served: Served, chat: ChatRequest, asked: Prompted) -> None:
+    def __init__(self, id: str, services: Services, chat: ChatRequest, asked: Prompted) -> None:
         """Submit the prompt.
 
         Args:
-            id: id of the answer.
-            served: the server.
-            chat: the chat completion that writes the summary.
-            asked: the prompt of `chat`.
+            id: Id of the answer.
+            services: The server.
+            chat: The chat completion that writes the summary.
+            asked: The prompt of `chat`.
         """
-        super().__init__(id, served, chat, [asked])
+        super().__init__(id, services, chat, [asked])
         self._choice = self._choices[0]
 
     @property
@@ -56,7 +56,7 @@ class Summary(Answer, ABC):
         """Return the summary, once the reply has ended.
 
         Raises:
-            BackendError: The model has written none.
+            BackendError: The model has written no summary.
         """
         self._choice.portion()
         if not (summary := self._choice.message.content.strip()):

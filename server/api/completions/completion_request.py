@@ -22,9 +22,9 @@ class CompletionRequest(GenerationFields):
     prompt: Annotated[str | list[Any], WithJsonSchema(PROMPTS)] = ""
     """A text, token ids, both mixed in one list, or a list of such prompts.
 
-    A list with an id in it is one prompt. A text may also be given as the prompt_string of an object. Text
-    that spells a control token is read as that token. A prompt that begins with an id is unchanged; any other
-    gets the BOS that the model wants. An empty text is the beginning of a document.
+    A list that contains an id is one prompt. A text may also be given as the prompt_string of an object. Text
+    that spells a control token is read as that token. The model's BOS is added, except to a prompt that
+    begins with an id. An empty text is the beginning of a document.
     """
     suffix: str | None = None
     """The text that follows the reply. Needs a model that was trained to fill in the middle."""
@@ -75,7 +75,7 @@ class CompletionRequest(GenerationFields):
 
     def contradiction(self) -> tuple[str, str] | None:
         if self.reports_prompt and (self.stream or self.n_beams > 1):
-            return "echo", "logprobs of the prompt are not streamed, nor told by a beam search"
+            return "echo", "logprobs of the prompt are neither streamed nor returned by a beam search"
         if len(self.prompts) * self.n_generated > MAX_REPLIES:
             return "prompt", f"at most {MAX_REPLIES} replies at once, to all prompts together"
         return super().contradiction()

@@ -1,4 +1,4 @@
-"""POST /v1/completions: OpenAI's legacy route, with llama-server's names too."""
+"""POST /v1/completions: OpenAI's legacy route, which also accepts llama-server's field names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.api.completing import CompletionAnswer
 from server.api.completions.completion_request import CompletionRequest
 from server.api.delivery import deliver
 from server.api.logprobs_json import LegacyLogprobs
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.prompted import Prompted
 from server.api.stages.submit import prepared_texts
 from server.api.stages.validate import check_model, on_prompt_thread, read
@@ -21,28 +21,28 @@ from server.text.detokenize import spelled
 from server.text.message import Content, Piece, folded
 
 
-async def create(request: Request, served: Served) -> Response:
+async def create(request: Request, services: Services) -> Response:
     """Answer a legacy completion."""
     body = await read(request, CompletionRequest)
-    check_model(body.model, served.model)
-    prompts = await on_prompt_thread(request, prepared_texts, served, body)
-    return await deliver(request, TextAnswer(served, body, prompts), stream=body.stream)
+    check_model(body.model, services.model)
+    prompts = await on_prompt_thread(request, prepared_texts, services, body)
+    return await deliver(request, TextAnswer(services, body, prompts), stream=body.stream)
 
 
 class TextAnswer(CompletionAnswer):
-    """Answer in the form of OpenAI's legacy completions."""
+    """An answer in the format of OpenAI's legacy completions."""
 
     _prefix = "cmpl"
     _objects = ("text_completion", "text_completion")
 
-    def __init__(self, served: Served, body: CompletionRequest, prompts: Sequence[Prompted]) -> None:
-        super().__init__(served, body, prompts)
+    def __init__(self, services: Services, body: CompletionRequest, prompts: Sequence[Prompted]) -> None:
+        super().__init__(services, body, prompts)
         self._reports_prompt = body.reports_prompt
         self._requests = [request for prompt in prompts for request in prompt.requests]
         echoed = prompts if body.echo else ()
         self._echoes = [prompt.text for prompt in echoed for _ in prompt.requests]
         told = prompts if body.reports_prompt else ()
-        unseen = [_n_unseen(served, prompt) for prompt in told for _ in prompt.requests]
+        unseen = [_n_unseen(services, prompt) for prompt in told for _ in prompt.requests]
         self._logprobs = [LegacyLogprobs(n) for n in unseen or [0] * len(self._choices)]
 
     def _whole_reply(self, choice: ReplyChoice, pieces: Sequence[Piece]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class TextAnswer(CompletionAnswer):
             yield self._piece_chunk(index, Content(echo), Portion(), {})
 
 
-def _n_unseen(served: Served, prompt: Prompted) -> int:
-    """Return the number of characters that tokens add before a prompt's text: BOS, SentencePiece's space."""
-    whole = spelled(served.vocabulary, prompt.requests[0].prompt)
+def _n_unseen(services: Services, prompt: Prompted) -> int:
+    """Return how many characters BOS and SentencePiece's space add before a prompt's text."""
+    whole = spelled(services.vocabulary, prompt.requests[0].prompt)
     return len(whole) - len(prompt.text) if whole.endswith(prompt.text) else 0

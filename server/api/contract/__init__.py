@@ -1,1 +1,1 @@
-"""Generates openapi.yaml from the models of requests, the shapes of answers and the table of operations."""
+"""Generates openapi.yaml from request models, answer shapes and the table of operations."""

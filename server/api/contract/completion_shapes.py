@@ -1,4 +1,4 @@
-"""Answers of completions: chat, legacy, and llama-server's own form."""
+"""Answers of completions: chat, legacy, and llama-server's own format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from server.api.contract.quantities import Natural, Positive
 class ToolCallFunction(TypedDict):
     name: Annotated[str, Field(min_length=1)]
     arguments: str
-    """JSON text, incomplete if the reply broke off."""
+    """JSON text; incomplete if the reply ended within the call."""
 
 
 class ToolCallShape(TypedDict):
@@ -49,7 +49,7 @@ class CustomCallShape(TypedDict):
 class ChatReply(TypedDict):
     role: Literal["assistant"]
     content: str | None
-    """Null if the reply has only calls of tools."""
+    """Null if the reply has only tool calls."""
     reasoning_content: NotRequired[Annotated[str, Field(min_length=1)]]
     tool_calls: NotRequired[Annotated[list[ToolCallShape | CustomCallShape], Field(min_length=1)]]
     refusal: None
@@ -73,7 +73,7 @@ class ChatCompletion(TypedDict):
     service_tier: NotRequired[str]
     """Copied from the request, if it has one."""
     choices: Annotated[list[ChatChoice], Field(min_length=1, max_length=8)]
-    """n choices; with best_of, the likeliest first."""
+    """The n choices; with best_of, the likeliest first."""
     usage: Usage
     verbose: NotRequired[Annotated[dict[str, Any], Field(alias="__verbose")]]
     """The first reply as a NativeEnd."""
@@ -97,27 +97,27 @@ class ChunkCall(TypedDict):
     type: NotRequired[Literal["function", "custom"]]
     function: NotRequired[ChunkFunction]
     custom: NotRequired[ChunkCustomCall]
-    """For a custom tool, in place of `function`."""
+    """Replaces `function` in a call of a custom tool."""
 
 
 class ChunkDelta(TypedDict):
-    """A delta: the role in a choice's first chunk, text in the next ones, nothing in its last.
+    """The role in a choice's first chunk, text in the following chunks, nothing in the last chunk.
 
-    The final chunk of the last choice to end has the timings and metrics of all choices.
+    The last chunk of the choice that ends last has the timings and metrics of all choices.
     """
 
     role: NotRequired[Literal["assistant"]]
     content: NotRequired[Annotated[str, Field(min_length=1)] | None]
     reasoning_content: NotRequired[Annotated[str, Field(min_length=1)]]
     tool_calls: NotRequired[Annotated[list[ChunkCall], Field(min_length=1, max_length=1)]]
-    """Each call begins with its id, type and name; pieces of its arguments follow before the next begins."""
+    """A call begins with its id, type and name. All its arguments follow before the next call begins."""
 
 
 class ChunkChoice(TypedDict):
     index: Annotated[int, Field(ge=0, le=7)]
     delta: ChunkDelta
-    """Each choice has the role in its first chunk, text in the next, nothing in its last. The last chunk of
-    the choice that ends last has timings and metrics of all choices."""
+    """The role in a choice's first chunk, text in the following chunks, nothing in the last chunk. The last
+    chunk of the choice that ends last has the timings and metrics of all choices."""
     logprobs: Logprobs
     tokens: NotRequired[Tokens]
     sources: NotRequired[Sources]
@@ -156,16 +156,16 @@ class Completion(TypedDict):
     model: str
     system_fingerprint: str
     choices: Annotated[list[CompletionChoice], Field(min_length=1, max_length=64)]
-    """n choices for each prompt, in the order of the prompts; with best_of, the likeliest first."""
+    """The n choices for each prompt, in the order of the prompts; with best_of, the likeliest first."""
     usage: Usage
     timings: Timings
     metrics: Metrics
 
 
 class CompletionChunkChoice(TypedDict):
-    """A choice: its first chunk has the prompt if `echo` is true; its last chunk has no text.
+    """A part of a choice. The first chunk has the prompt if `echo` is true; the last chunk has no text.
 
-    The final chunk of the last choice to end has the timings and metrics of all choices.
+    The last chunk of the choice that ends last has the timings and metrics of all choices.
     """
 
     index: Annotated[int, Field(ge=0, le=63)]
@@ -205,12 +205,12 @@ class NativeEnd(TypedDict):
     tokens_evaluated: NotRequired[Positive]
     """Tokens of the prompt, including cached ones."""
     generation_settings: NotRequired[dict[str, Any]]
-    """Settings of the reply, by the names of request fields."""
+    """Settings of the reply, by request field."""
     prompt: NotRequired[str]
     """The prompt as it was tokenised, with control tokens written out."""
     has_new_line: NotRequired[bool]
     truncated: NotRequired[bool]
-    """true: the context ended or was shifted."""
+    """true: the context was full or was shifted."""
     stop_type: NotRequired[Literal["eos", "word", "limit"]]
     stopping_word: NotRequired[str]
     tokens_cached: NotRequired[Natural]
@@ -253,4 +253,4 @@ class Precompute(TypedDict):
     """false: stopped early, because another request needed the engine."""
     prompt_tokens: Natural
     cached_tokens: Natural
-    """Tokens of the prompt that did not have to be evaluated."""
+    """Tokens of the prompt that were reused from the cache."""

@@ -1,4 +1,4 @@
-"""Answers of decisions, in OpenAI's form and in llama-server's."""
+"""Answers of decisions, in OpenAI's and in llama-server's format."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Make OpenAPI schemas of requests and answers from their models.
 
-A docstring below a field becomes the field's description, so that it is written only once."""
+A docstring below a field becomes the field's description, so each description is written only once."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from server.api.body import Body
 Json = dict[str, Any]
 PLACE = "#/components/schemas/"
 SUFFIX = "Shape"
-"""Suffix of the name of a shape's class, if another class has the shape's name."""
+"""Suffix of a shape's class name if another class already has the shape's name."""
 
 
 def schemas_of(named: Mapping[str, Any]) -> Json:
-    """Return the schemas, by name, of these types and of all types that they refer to.
+    """Return the schemas, by name, of these types and of all types that they reference.
 
     Args:
         named: Types by the names of their schemas.

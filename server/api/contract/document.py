@@ -1,4 +1,4 @@
-"""Put together the whole of openapi.yaml."""
+"""Assemble openapi.yaml."""
 
 from __future__ import annotations
 
@@ -83,17 +83,17 @@ SHAPES = (
     text_shapes,
 )
 LIKE_CHAT = "ChatRequest"
-"""The form with the most fields. Other forms refer to its schema for fields that are the same."""
+"""The request with the most fields. Other requests refer to its schema for equal fields."""
 ALONE = {("POST", "/completions"), ("GET", "/health")}
-"""Routes that are listed with and without /v1, since the two differ in form or in the need for a key."""
+"""Routes listed both with and without /v1, because the two differ in format or in needing a key."""
 DESCRIPTION = (
-    "Bodies are read as JSON, whatever their content type says, and not compressed. An explicit null is "
-    "the same as an absent field, and unknown fields are ignored. Every route below `/v1` also answers "
-    "without that prefix, `/completions` in llama-server's own form. Errors have OpenAI's shape, those "
-    "of `/v1/messages` Anthropic's. Every reply carries `x-request-id` and `openai-processing-ms`. An "
-    "API key is needed where the server was started with some, or listens beyond its machine; without "
-    "one are then only the page, this file, `/health`, `/v1/health` and `/ready`. Where none is needed, "
-    "web pages of other origins get a 403, unless `--cors-origins` names them."
+    "Bodies are read as uncompressed JSON, whatever their content type. An explicit null means an absent "
+    "field, and unknown fields are ignored. Every route below `/v1` also exists without that prefix; "
+    "`/completions` then has llama-server's own format. Errors have OpenAI's shape, those of `/v1/messages` "
+    "Anthropic's. Every reply has the headers `x-request-id` and `openai-processing-ms`. An API key is "
+    "required if the server was started with keys or listens beyond its machine, except for the page, this "
+    "file, `/health`, `/v1/health` and `/ready`. If no key is required, web pages of other origins get a "
+    "403, unless `--cors-origins` names them."
 )
 PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
@@ -173,13 +173,13 @@ def _all_schemas() -> dict[str, Any]:
 def _error_responses() -> dict[str, Any]:
     """Return the responses for errors, in OpenAI's shape and in Anthropic's."""
     key = {"WWW-Authenticate": {"description": "Bearer.", "schema": {"type": "string"}}}
-    after = {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}
+    after = {"description": "Seconds to wait before trying again.", "schema": {"type": "integer"}}
     found: dict[str, Any] = {}
     for prefix, shape in (("", "Error"), ("Messages", "MessagesError")):
         content = {"application/json": {"schema": {"$ref": PLACE + shape}}}
         found[f"{prefix}Error"] = {"description": "Why not.", "content": content}
         found[f"{prefix}Unauthorized"] = {
-            "description": "The server wants an API key, and this is none that it knows.",
+            "description": "An API key is required, and the request has none that the server knows.",
             "headers": key,
             "content": content,
         }

@@ -1,4 +1,4 @@
-"""Figures beside a text: tokens, their probabilities, costs and times."""
+"""Figures about a text: tokens, their probabilities, costs and times."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from typing_extensions import TypeAliasType, TypedDict
 from server.api.contract.quantities import Amount, Byte, Fraction, Logprob, Natural, Positive
 
 Tokens = TypeAliasType("Tokens", list[Natural])
-"""Ids of the tokens that the text beside it is made of, marks of thoughts and calls included. Only with
-return_tokens."""
+"""Ids of the text's tokens, including markers of thoughts and calls. Only with return_tokens."""
 
 
 Bytes = TypeAliasType("Bytes", Annotated[list[Byte], Field(min_length=1)] | None)
-"""What the token adds to the text, perhaps part of a character; null if it adds nothing."""
+"""The bytes that the token adds to the text, perhaps part of a character; null if it adds nothing."""
 
 
 class SourceOfText(TypedDict):
     text: str
-    """A character that two tokens share belongs to the first."""
+    """The token's text. A character that two tokens share belongs to the first token."""
     source: str | None
 
 
 Sources = TypeAliasType("Sources", list[SourceOfText])
-"""Each token of the content and who guessed it, a drafter by its name; null if nobody did. Only with
-return_sources."""
+"""Each token of the content with the name of the drafter that guessed it, null if it was not guessed. Only
+with return_sources."""
 
 
 class PromptTokens(TypedDict):
@@ -48,7 +47,7 @@ class Usage(TypedDict):
 
 
 class Timings(TypedDict):
-    """Timings under llama-server's names. prompt_n prompt tokens were evaluated, cache_n reused."""
+    """Timings under llama-server's names. prompt_n prompt tokens were evaluated, cache_n were reused."""
 
     cache_n: Natural
     prompt_n: Natural
@@ -63,8 +62,8 @@ class Timings(TypedDict):
     draft_n: Natural
     draft_n_accepted: Natural
     undrafted_per_second: NotRequired[Amount]
-    """What predicted_per_second would be without drafts: an estimate from the measured time of decodes. Only
-    in replies with drafts."""
+    """An estimate of predicted_per_second without drafts, from the measured times of decodes. Only in replies
+    with drafts."""
 
 
 class DrafterMetrics(TypedDict):
@@ -84,7 +83,7 @@ class SpeculationMetrics(TypedDict):
     mean_acceptance_length: Annotated[float, Field(ge=1)]
     """Mean tokens of a step with drafts, including the model's own token."""
     acceptance_histogram: list[Natural]
-    """[i]: number of steps in which i drafted tokens were accepted."""
+    """Element i: number of steps in which i drafted tokens were accepted."""
     drafters: dict[str, DrafterMetrics]
 
 
@@ -101,7 +100,7 @@ class ProgressShape(TypedDict):
     cache: Natural
     """Tokens of the prompt that were cached."""
     processed: Natural
-    """Tokens of the prompt that are in the KV cache now."""
+    """Tokens of the prompt in the KV cache at this moment."""
     time_ms: Amount
 
 
@@ -142,23 +141,22 @@ class ContentLogprobs(TypedDict):
 
 Logprobs = TypeAliasType("Logprobs", ContentLogprobs | None)
 """Logprobs of the content's tokens, drafted or not, as the model gives them before any sampler. Tokens of
-thoughts, of tool calls, and of a stop token or string are not listed. Null unless logprobs or n_probs ask for
-them."""
+thoughts, of tool calls, and of a stop token or string are not listed. Null unless logprobs or n_probs are
+requested."""
 
 
 class LegacyLogprobLists(TypedDict):
     tokens: list[str]
     token_logprobs: list[Logprob | None]
     top_logprobs: list[Annotated[dict[str, Logprob], Field(min_length=1)] | None]
-    """For each token the likeliest tokens, and always the token itself."""
+    """For each token: the likeliest tokens, and always the token itself."""
     text_offset: list[Natural]
-    """For each token, the index of the character in which it begins."""
+    """For each token: the index of the character in which it begins."""
 
 
 LegacyLogprobsShape = TypeAliasType("LegacyLogprobsShape", LegacyLogprobLists | None)
-"""As Logprobs, in the shape of OpenAI's legacy completions: parallel lists. A token that is part of a
-character is written as `bytes:\\xf0`. With echo, the prompt's tokens come first, the first one without
-a logprob."""
+"""Logprobs in the shape of OpenAI's legacy completions: parallel lists. A token that is part of a character
+is written as `bytes:\\xf0`. With echo, the prompt's tokens come first; the first of them has no logprob."""
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -169,4 +167,4 @@ class TokenProbability(TypedDict):
 
 
 Probabilities = TypeAliasType("Probabilities", list[TokenProbability])
-"""For each token of the content, logprob and top_logprobs, or prob and top_probs with post_sampling_probs."""
+"""For each token of the content: logprob and top_logprobs; with post_sampling_probs, prob and top_probs."""

@@ -22,14 +22,14 @@ StopReason = TypeAliasType(
         None,
     ],
 )
-"""Null while the reply is generated. model_context_window_exceeded: the context has ended before max_tokens.
+"""Null while the reply is generated. model_context_window_exceeded: the context was full before max_tokens.
 compaction: the message is a summary.
 """
 
 
 class MessageOutputTokens(TypedDict):
     thinking_tokens: Natural
-    """Tokens of thoughts and their marks."""
+    """Tokens of thoughts and their markers."""
 
 
 class MessageUsage(TypedDict):
@@ -51,7 +51,7 @@ class ContentBlockThinking(TypedDict):
     type: Literal["thinking"]
     thinking: str
     signature: str
-    """Contains omitted thoughts; otherwise it has no meaning."""
+    """Contains thoughts that are not shown; otherwise it has no meaning."""
 
 
 class ContentBlockToolUse(TypedDict):
@@ -59,13 +59,13 @@ class ContentBlockToolUse(TypedDict):
     id: str
     name: str
     input: dict[str, Any]
-    """The arguments; empty if the reply was cut off within them."""
+    """The arguments; empty if the reply ended within them."""
 
 
 class ContentBlockCompaction(TypedDict):
     type: Literal["compaction"]
     content: str | None
-    """A summary, which replaces all messages before it; null if the model wrote none."""
+    """A summary that replaces all messages before it; null if the model wrote no summary."""
 
 
 ContentBlock = TypeAliasType(
@@ -88,7 +88,7 @@ class AppliedClearThinking(TypedDict):
 
 class AppliedContextEdits(TypedDict):
     applied_edits: list[AppliedClearToolUses | AppliedClearThinking]
-    """What was left out of the conversation."""
+    """The parts that were left out of the conversation."""
 
 
 class CacheMiss(TypedDict):
@@ -225,5 +225,5 @@ MessagesEvent = TypeAliasType(
     | MessagesEventMessageDelta
     | MessagesError,
 )
-"""First message_start and ping. Then for each block, one after the other, content_block_start, deltas and
-content_block_stop. Last message_delta and message_stop. An error may end the stream at any place."""
+"""First message_start and ping. Then, for each block in turn, content_block_start, deltas and
+content_block_stop. Finally message_delta and message_stop. An error may end the stream at any point."""

@@ -1,4 +1,4 @@
-"""Types and labels of the metrics of GET /metrics, as the contract lists them."""
+"""Types and labels of the metrics of GET /metrics, for the contract."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ METRICS: Mapping[tuple[str, Sequence[str]], Sequence[str]] = {
 
 
 def as_extension() -> dict[str, dict[str, object]]:
-    """Return the metrics in the form of the contract's extension `x-metrics`."""
+    """Return the metrics in the format of the contract's extension `x-metrics`."""
     return {
         name: {"type": kind, "labels": list(labels)} if labels else {"type": kind}
         for (kind, labels), names in METRICS.items()

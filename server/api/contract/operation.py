@@ -11,11 +11,11 @@ OPEN = (431, 500)
 READ = (401, 403, 431, 500, 503)
 """Errors of routes that read no body."""
 FIND = (*READ, 404)
-"""Errors of routes that look for something by its name."""
+"""Errors of routes that look something up by its name."""
 TEXT_WORK = (*READ, 400, 408, 413, 415, 429)
 """Errors of routes that read a body."""
 EMBEDDING_WORK = (*TEXT_WORK, 404, 501)
-"""Errors of routes that need a model of their own."""
+"""Errors of routes that need a separate model."""
 WORK = (*TEXT_WORK, 404, 504)
 """Errors of routes that render or generate."""
 
@@ -36,7 +36,7 @@ class Operation:
     body: str | Mapping[str, Any] | None = None
     """The schema of the request, or its name."""
     body_description: str = ""
-    """For a body that may be missing: when it is needed."""
+    """When an optional body is required."""
     answers: Sequence[str] | Mapping[str, Any] = ()
     """The schema of the answer, or the names of its possible schemas."""
     event: str | Mapping[str, Any] = ""
@@ -47,12 +47,12 @@ class Operation:
     """Schemas of answers that are not JSON, by media type."""
     errors: Sequence[int] = WORK
     special: Mapping[int, Mapping[str, Any]] = field(default_factory=dict[int, Mapping[str, Any]])
-    """Responses by status, where they say more than the usual error."""
+    """Responses that say more than the usual error, by status."""
     public: bool = False
     """True if the route needs no key."""
 
     def as_openapi(self, path: str) -> dict[str, Any]:
-        """Return the operation in OpenAPI's form."""
+        """Return the operation in OpenAPI's format."""
         answers: dict[str, Any] = {"operationId": self.id, "summary": self.summary}
         if self.description:
             answers["description"] = self.description

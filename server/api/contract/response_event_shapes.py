@@ -155,7 +155,7 @@ class ResponseEventFunctionCallArgumentsDone(TypedDict):
 
 
 class ResponseEventError(TypedDict):
-    """The store does not answer: the stream can be read again from this event on."""
+    """The store does not answer. The stream can later be read again from this event on."""
 
     type: Literal["error"]
     sequence_number: Natural
@@ -182,6 +182,6 @@ ResponseEvent = TypeAliasType(
     | ResponseEventFunctionCallArgumentsDelta
     | ResponseEventFunctionCallArgumentsDone,
 )
-"""For each item, one after the other: first response.output_item.added; for text or thoughts
+"""For each item in turn: first response.output_item.added. Then for text or thoughts
 response.content_part.added, deltas, a done event and response.content_part.done; for a call, deltas and a
-done event; last response.output_item.done."""
+done event. Finally response.output_item.done."""

@@ -29,7 +29,7 @@ class ResponseLogprob(TypedDict):
 
 
 ResponseLogprobs = TypeAliasType("ResponseLogprobs", list[ResponseLogprob])
-"""As Logprobs; empty unless asked for."""
+"""Like Logprobs; empty unless requested."""
 
 
 class OutputPartOutputText(TypedDict):
@@ -61,7 +61,7 @@ class OutputItemReasoning(TypedDict):
     status: ItemStatus
     encrypted_content: NotRequired[str | None]
     summary: Annotated[list[OutputPart], Field(max_length=1)]
-    """The thoughts themselves, if reasoning.summary asks for a summary; content is empty then."""
+    """The thoughts themselves if reasoning.summary requests a summary; content is then empty."""
     content: Annotated[list[OutputPart], Field(max_length=1)]
 
 
@@ -95,7 +95,7 @@ class OutputItemToolSearchCall(TypedDict):
 
 
 class OutputItemCompaction(TypedDict):
-    """A summary, which replaces all earlier items of the conversation except the user's words."""
+    """A summary that replaces all earlier items of the conversation except the user's messages."""
 
     id: Annotated[str, Field(pattern=r"^cmp_")]
     type: Literal["compaction"]
@@ -120,7 +120,7 @@ class ResponseError(TypedDict):
 
 class ResponseIncompleteDetails(TypedDict):
     reason: Literal["max_output_tokens"]
-    """The limit of tokens is reached, or the context is full."""
+    """The maximum number of tokens was reached, or the context is full."""
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -140,7 +140,7 @@ class ResponseReasoning(TypedDict):
 class ResponseInputTokens(TypedDict):
     cached_tokens: Natural
     cache_write_tokens: Natural
-    """Tokens of the prompt that were evaluated: all that were not cached."""
+    """Tokens of the prompt that were evaluated, that is, not cached."""
 
 
 class ResponseOutputTokens(TypedDict):
@@ -163,7 +163,7 @@ class ResponseCacheDiagnostics(TypedDict):
     cache_missed_tokens: NotRequired[Positive]
     """Tokens of the earlier prompt that could not be reused."""
     comparison_reusable_tokens: NotRequired[Natural]
-    """Tokens that both prompts begin with."""
+    """Number of equal tokens at the beginning of both prompts."""
 
 
 class ConversationReference(TypedDict):
@@ -193,7 +193,7 @@ class Response(TypedDict):
     reasoning: ResponseReasoning
     service_tier: NotRequired[str]
     warnings: NotRequired[list[str]]
-    """What was left out of the request, or that the response can no longer be stored."""
+    """Sentences about parts of the request that were left out, or about failed storage."""
     truncation: Literal["auto", "disabled"]
     store: bool
     metadata: dict[str, str]
@@ -201,7 +201,7 @@ class Response(TypedDict):
     """Empty while the response is queued or in progress."""
     usage: ResponseUsage | None
     prompt_cache_diagnostics: NotRequired[ResponseCacheDiagnostics]
-    """Where the prompt departs from that of comparison_response_id."""
+    """Where the prompt differs from comparison_response_id's prompt."""
     timings: NotRequired[Timings]
     metrics: NotRequired[Metrics]
 

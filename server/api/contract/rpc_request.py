@@ -31,12 +31,12 @@ RPC_REQUEST: dict[str, Any] = {
         "jsonrpc": {"const": "2.0"},
         "id": {
             "type": ["string", "number", "null"],
-            "description": "Without it, the call is a notification.",
+            "description": "A call without an id is a notification.",
         },
         "method": {"enum": list(METHODS)},
         "params": {
             "type": ["object", "array"],
-            "description": "By name; by position a text for tokenize, a handle, or a prompt and n_predict.",
+            "description": "By name; or by position: a text (tokenize), a handle, or a prompt and n_predict.",
         },
     },
     "allOf": [_when_method(method, params) for method, params in PARAMS.items()],

@@ -34,7 +34,7 @@ class RpcReply(TypedDict):
     id: str | float | None
     """The id of the call; null if it could not be read."""
     result: NotRequired[dict[str, Any]]
-    """The result of a successful call. Its schema is named RpcResult and the method."""
+    """The result of a successful call. Its schema's name is RpcResult followed by the method."""
     error: NotRequired[RpcError]
 
 
@@ -121,9 +121,9 @@ class RpcResultAsyncCompletionCancel(TypedDict):
 class RpcDrafter(TypedDict):
     id: str
     guess_ms: float
-    """Milliseconds per guess, as its latest message says; 0: unknown."""
+    """Milliseconds per guess, by its latest message; 0: unknown."""
     name: str
-    """Name that is shown to people."""
+    """Name shown to people."""
     model: str
     state: Literal["accepted", "refused"]
     reason: str | None

@@ -12,12 +12,12 @@ NO_PAGE: dict[int, Any] = {
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
     }
 }
-"""Responses by status for a page of a server without pages."""
+"""Responses, by status, of page routes if the server has no pages."""
 
 OF_SERVER: dict[str, Operation] = {
     "GET /v1/props": Operation(
         id="getProps",
-        summary="The model, and what requests get that do not say otherwise, as llama-server tells it.",
+        summary="The model and the defaults of requests, as in llama-server.",
         answer="Properties of the server.",
         answers=("Props",),
         errors=READ,
@@ -25,9 +25,9 @@ OF_SERVER: dict[str, Operation] = {
     "GET /v1/models": Operation(
         id="listModels",
         summary=(
-            "The model this server generates with, and those it embeds and ranks with, if they are others."
+            "The model with which this server generates, and separate models with which it embeds or ranks."
         ),
-        description="The same with a slash at its end.",
+        description="The route also exists with a slash at its end.",
         parameters=(
             {
                 "name": "anthropic-version",
@@ -36,7 +36,7 @@ OF_SERVER: dict[str, Operation] = {
                 "schema": {"type": "string"},
             },
         ),
-        answer="One, two or three of them.",
+        answer="One to three models.",
         answers=("ModelList", "AnthropicModelList"),
         errors=READ,
     ),
@@ -58,7 +58,7 @@ OF_SERVER: dict[str, Operation] = {
     ),
     "GET /health": Operation(
         id="getHealth",
-        summary="Whether the decode loop makes progress, how busy it is, and who drafts.",
+        summary="Whether the decode loop makes progress, how busy it is, and which drafters it has.",
         answer="Well.",
         answers=("Health",),
         errors=OPEN,
@@ -72,7 +72,7 @@ OF_SERVER: dict[str, Operation] = {
     ),
     "GET /v1/health": Operation(
         id="getHealthV1",
-        summary="The same as /health, as in llama-server.",
+        summary="Equal to /health, as in llama-server.",
         answer="Well.",
         answers=("Health",),
         errors=OPEN,
@@ -86,7 +86,7 @@ OF_SERVER: dict[str, Operation] = {
     ),
     "GET /ready": Operation(
         id="getReady",
-        summary="Whether requests are taken.",
+        summary="Whether the server accepts requests.",
         answer="They are.",
         answers=("Ready",),
         errors=OPEN,
@@ -95,7 +95,7 @@ OF_SERVER: dict[str, Operation] = {
                 "description": "Loading, draining before it ends, or stuck.",
                 "headers": {
                     "Retry-After": {
-                        "description": "Seconds after which to try again.",
+                        "description": "Seconds to wait before trying again.",
                         "schema": {"type": "integer"},
                     }
                 },
@@ -107,13 +107,13 @@ OF_SERVER: dict[str, Operation] = {
     "GET /lora-adapters": Operation(
         id="getAdapters",
         summary="The LoRA adapters that the model was loaded with, and their scales.",
-        answer="In the order in which they were given.",
+        answer="The adapters, in the order of the flags.",
         answers=("Adapters",),
         errors=READ,
     ),
     "POST /lora-adapters": Operation(
         id="setAdapters",
-        summary="Scales as they are; others are refused.",
+        summary="Accept the present scales; refuse any others.",
         body={
             "type": "array",
             "items": {
@@ -135,14 +135,13 @@ OF_SERVER: dict[str, Operation] = {
     ),
     "POST /rpc": Operation(
         id="rpc",
-        summary="The same engine for programs that speak JSON-RPC 2.0.",
+        summary="A JSON-RPC 2.0 facade of the engine.",
         description=(
-            "One call, or a batch of up to 32, which are carried out side by side and "
-            "answered in their order. A client that closes the connection cancels its "
-            "get_completion; async completions go on until they are polled to the end, "
-            "cancelled, or not polled for two minutes. Notifications are not answered; those "
-            "of methods that generate, and polls, do nothing, since nobody would read the "
-            "result."
+            "One call, or a batch of up to 32 calls, which run concurrently and are answered "
+            "in their order. A client that closes the connection cancels its get_completion; "
+            "async completions continue until they are polled to the end, cancelled, or not "
+            "polled for two minutes. Notifications are not answered. Notifications of polls "
+            "and of methods that generate do nothing, because nobody would read the result."
         ),
         body={
             "oneOf": [
@@ -156,31 +155,30 @@ OF_SERVER: dict[str, Operation] = {
             ]
         },
         answer=(
-            "What became of it, errors of calls included. Codes besides those of the "
-            "specification: -32000 the server is busy, -32001 the prompt does not fit the "
-            "context, -32002 no such handle, -32003 the time limit."
+            "The results or errors of the calls. Codes besides those of the specification: "
+            "-32000 the server is busy, -32001 the prompt does not fit the context, -32002 no "
+            "such handle, -32003 the time limit."
         ),
         answers=("RpcReply", "RpcBatchReply"),
         errors=(*READ, 408, 413, 415, 429),
-        special={204: {"description": "There were notifications only."}},
+        special={204: {"description": "All calls were notifications."}},
     ),
     "GET /slots": Operation(
         id="listSlots",
-        summary="The places for conversations in the KV cache, and what runs in them. Counts only.",
-        answer="All of them, in order of their ids.",
+        summary="The slots, with counts and settings of their replies, but without texts.",
+        answer="All slots, in the order of their ids.",
         answers=("Slots",),
         errors=(*READ, 501),
     ),
     "POST /slots/{id}": Operation(
         id="actOnSlot",
-        summary="Save an idle slot to a file, restore it from one, or erase it.",
+        summary="Save an idle slot to a file, restore it from a file, or erase it.",
         description=(
-            "Files lie in `slots/` below the server's `--cache-dir`, and nowhere else. A "
-            "conversation that was asked for with a `cache_salt` is saved and restored with "
-            "the same one only, and each salt (each API key has its own) has names of its "
-            "own: nobody finds or replaces the files of another. Restoring gives what the "
-            "slot held to the lower tiers of the cache; the next prompt that begins like the "
-            "restored conversation continues it."
+            "Files are in `slots/` below the server's `--cache-dir`. A conversation of requests "
+            "with a `cache_salt` can be saved and restored with an equal salt only. Each salt "
+            "(and each API key) has separate file names: nobody finds or replaces another "
+            "caller's files. Restoring moves the slot's former contents to the lower tiers of the "
+            "cache. The next prompt that begins like the restored conversation continues it."
         ),
         parameters=(
             {"name": "id", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 0}},
@@ -192,24 +190,24 @@ OF_SERVER: dict[str, Operation] = {
             },
         ),
         body="SlotFile",
-        body_description="For save and restore.",
+        body_description="Required for save and restore.",
         answer="Done.",
         answers=("SlotSaved", "SlotRestored", "SlotErased"),
         errors=(*READ, 408, 413, 415, 429),
         special={
             400: {
                 "description": (
-                    "No such action, no such file name, an empty slot to save or one of "
-                    "another salt, or a file that is damaged or of another model."
+                    "The action or file name is invalid, the slot to save is empty or has another "
+                    "salt, or the file is damaged or belongs to another model."
                 ),
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
             },
             404: {
-                "description": "No such slot, or no such file of this salt.",
+                "description": "There is no such slot, or no such file with this salt.",
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
             },
             409: {
-                "description": "The slot is busy, or what runs leaves no room. Try again later.",
+                "description": "The slot is busy, or running replies leave no room. Try again later.",
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
             },
             501: {
@@ -233,7 +231,7 @@ OF_SERVER: dict[str, Operation] = {
     "GET /": Operation(
         id="getPage",
         summary="The chat page.",
-        answer="The chat page; what it loads is below /web.",
+        answer="The chat page; its files are below /web.",
         other={"text/html": {"schema": {"type": "string"}}},
         errors=(),
         special=NO_PAGE,
@@ -242,7 +240,7 @@ OF_SERVER: dict[str, Operation] = {
     "GET /status": Operation(
         id="getStatusPage",
         summary="The status page.",
-        answer="A page with what the server does, live.",
+        answer="A page that shows live what the server does.",
         other={"text/html": {"schema": {"type": "string"}}},
         errors=(),
         special=NO_PAGE,
@@ -250,8 +248,8 @@ OF_SERVER: dict[str, Operation] = {
     ),
     "GET /lend": Operation(
         id="getLendingPage",
-        summary="The page that drafts in the browser that opens it.",
-        answer="The page; what it loads is below /lend/page, and it answers over a WebSocket, /lend/socket.",
+        summary="The page that drafts in the user's browser.",
+        answer="The page; its files are below /lend/page. It sends guesses over the WebSocket /lend/socket.",
         other={"text/html": {"schema": {"type": "string"}}},
         errors=(),
         special=NO_PAGE,
@@ -264,7 +262,7 @@ OF_SERVER: dict[str, Operation] = {
             {
                 "name": "range",
                 "in": "header",
-                "description": "Bytes of the file, as RFC 9110 has it.",
+                "description": "A range of bytes of the file, as in RFC 9110.",
                 "schema": {"type": "string"},
             },
         ),
@@ -273,7 +271,7 @@ OF_SERVER: dict[str, Operation] = {
         errors=(*READ, 501),
         special={
             206: {
-                "description": "Some of its bytes.",
+                "description": "The requested bytes.",
                 "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
             },
             400: {
@@ -319,10 +317,10 @@ OF_SERVER: dict[str, Operation] = {
     ),
     "GET /metrics": Operation(
         id="getMetrics",
-        summary="Counters since the start and gauges of this moment, for Prometheus.",
+        summary="Counters since the start, and current gauges, for Prometheus.",
         answer=(
-            "A text format of Prometheus, or OpenMetrics if the request accepts it. Named as "
-            "in llama-server where the meaning is the same."
+            "Prometheus' text format, or OpenMetrics if the request accepts it. Metrics that "
+            "llama-server also has have its names."
         ),
         other={
             "text/plain": {"schema": {"type": "string"}},

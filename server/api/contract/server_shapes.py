@@ -16,7 +16,7 @@ class ErrorDetails(TypedDict):
     param: str | None
     code: str | None
     n_prompt_tokens: NotRequired[int]
-    """Number of tokens, or a lower bound, of a prompt that is too long."""
+    """Number of tokens of a prompt that is too long, or a lower bound."""
     n_ctx: NotRequired[int]
     """Tokens that fit the context; only beside n_prompt_tokens."""
 
@@ -41,11 +41,11 @@ class HealthEngine(TypedDict):
 
 class HealthExactness(TypedDict):
     tier: Literal["default", "width-stable"]
-    """The tier of requests that do not choose one."""
+    """The default tier of requests."""
     stable_width: int
     """Rows of a step under width-stable."""
     probe: dict[str, Any] | None
-    """What duo probe found about this model on this machine; null if it was not run."""
+    """Result of duo probe for this model on this machine; null if it was not run."""
 
 
 class HealthGate(TypedDict):
@@ -58,16 +58,16 @@ class HealthGate(TypedDict):
     width: int
     """Rows that the latest step was padded to; 0: it was not padded."""
     steady_ms: dict[str, float]
-    """Milliseconds of a decode after decodes of the same width, by that width in rows, for widths that steps
-    may be padded to. Empty if a change of width costs nothing."""
+    """Milliseconds of a decode that follows decodes with as many rows, by number of rows, for the numbers to
+    which steps may be padded. Empty if a change of rows costs nothing."""
 
 
 class HealthDrafter(TypedDict):
     id: str
     guess_ms: float
-    """Milliseconds per guess, as its latest message says; 0: unknown."""
+    """Milliseconds per guess, by its latest message; 0: unknown."""
     name: str
-    """Name that is shown to people."""
+    """Name shown to people."""
     model: str
     state: Literal["accepted", "refused"]
     reason: str | None
@@ -82,7 +82,7 @@ class HealthShape(TypedDict):
     reason: NotRequired[str]
     """Why the server is stuck."""
     pool: NotRequired[list[str]]
-    """Leads that go on with each other's stored replies, this one included."""
+    """Leads that continue each other's stored replies, including this lead."""
     slots: HealthSlots
     queued: int
     engine: HealthEngine
@@ -108,18 +108,18 @@ class ModelMeta(TypedDict):
     size: int
     """Bytes of the weights."""
     quantization: str | None
-    """As llama.cpp names it, such as Q4_K_M."""
+    """llama.cpp's name of the quantization, such as Q4_K_M."""
     description: str
     note: str | None
     aliases: list[str]
     """Other names that requests may use for the model."""
     draft: ModelMetaDraft | None
-    """What drafts at this moment; null for a model that embeds."""
+    """The present drafting; null for a model that embeds."""
 
 
 class ModelArchitecture(TypedDict):
     input_modalities: list[Literal["text", "image", "audio"]]
-    """What prompts may contain: beside text, what --mmproj reads."""
+    """The types of content in prompts: beside text, what --mmproj reads."""
     output_modalities: list[Literal["text"]]
 
 
@@ -147,7 +147,7 @@ class AnthropicModel(TypedDict):
     max_input_tokens: int
     """Maximum tokens of a conversation."""
     max_tokens: int
-    """Maximum tokens of a reply: the same as max_input_tokens."""
+    """Maximum tokens of a reply; equal to max_input_tokens."""
 
 
 class AnthropicModelList(TypedDict):
@@ -161,7 +161,7 @@ class DefaultSettings(TypedDict):
     n_ctx: int
     """Maximum tokens of a conversation."""
     params: dict[str, float | list[str]]
-    """Defaults by the names of request fields. max_tokens -1: until the context ends; seed -1: random."""
+    """Defaults by request field. max_tokens -1: until the context is full; seed -1: random."""
 
 
 class Props(TypedDict):
@@ -171,7 +171,7 @@ class Props(TypedDict):
     model_alias: str
     """The model's id."""
     model_path: str
-    """The name of its file, without the directory."""
+    """The name of the model's file, without the directory."""
     modalities: dict[str, bool]
     endpoint_slots: bool
     endpoint_props: bool
@@ -186,7 +186,7 @@ class Props(TypedDict):
 class AdapterShape(TypedDict):
     id: Natural
     path: str
-    """The name of its file."""
+    """The name of the adapter's file."""
     scale: float
 
 
@@ -197,12 +197,12 @@ class SlotNextToken(TypedDict):
     has_new_line: bool
     has_next_token: bool
     n_remain: Annotated[int, Field(ge=-1)]
-    """Tokens that the reply may still have; -1: until the context ends."""
+    """Number of tokens that the reply may still have; -1: until the context is full."""
     n_decoded: Natural
 
 
 class ListedSlot(TypedDict):
-    """One of the slots of --parallel. Fields about a reply are absent until the slot has its first one."""
+    """One of the slots of --parallel. Fields about a reply are absent until the slot has had a reply."""
 
     id: Natural
     n_ctx: int

@@ -13,7 +13,7 @@ ITEM: Mapping[str, Any] = {**ID, "name": "item_id"}
 SALT: Mapping[str, Any] = {
     "name": "cache_salt",
     "in": "query",
-    "description": "That of the request that stored it.",
+    "description": "The cache_salt of the request that stored it.",
     "schema": {"type": "string", "maxLength": 256},
 }
 CONVERSATION: Mapping[str, Any] = {**ID, "name": "conv_id", "in": "query"}
@@ -40,10 +40,10 @@ PAGE: tuple[Mapping[str, Any], ...] = (
 )
 READ_STREAM = Operation(
     id="readStream",
-    summary="The stream of a conversation from an offset on. llama-server's.",
+    summary="The stream of a conversation from an offset on (llama-server's route).",
     description=(
-        "A streamed reply to a request with the header `x-conversation-id` goes on when its connection "
-        "ends, and is read again by that name with the same API key. The next one takes its place."
+        "A streamed reply to a request with the header `x-conversation-id` continues when its connection "
+        "ends, and can be read again by that name with an equal API key. The next reply replaces it."
     ),
     parameters=(
         CONVERSATION,
@@ -51,19 +51,19 @@ READ_STREAM = Operation(
         {
             "name": "from",
             "in": "query",
-            "description": "Bytes of the stream that are left out.",
+            "description": "Number of bytes of the stream to skip.",
             "schema": {"type": "integer", "minimum": 0, "default": 0},
         },
     ),
-    answer="The bytes as they were sent, and those to come.",
+    answer="The bytes that were sent, then later bytes as they come.",
     event={"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in CHUNKS]},
     errors=(*FIND, 400),
 )
 STOP_STREAM = Operation(
     id="stopStream",
-    summary="Cancel the reply of a conversation, and forget its stream. llama-server's.",
+    summary="Cancel the reply of a conversation, and delete its stream (llama-server's route).",
     parameters=(CONVERSATION, SALT),
-    answer="Done, or there was none.",
+    answer="The stream is gone, or there was none.",
     status=204,
     errors=(*READ, 400),
 )
@@ -78,31 +78,31 @@ OF_STORED: dict[str, Operation] = {
     ),
     "GET /v1/responses/{id}": Operation(
         id="getResponse",
-        summary="A response that was stored, as it is now.",
+        summary="A stored response in its present state.",
         parameters=(
             ID,
             SALT,
             {
                 "name": "stream",
                 "in": "query",
-                "description": "Its events, of a response that was created with background.",
+                "description": "true: the events of the response; it must be a background response.",
                 "schema": {"type": "boolean"},
             },
             {
                 "name": "starting_after",
                 "in": "query",
-                "description": "The sequence number of the event before the first one that is wanted.",
+                "description": "The sequence number after which events begin.",
                 "schema": {"type": "integer", "default": -1},
             },
         ),
-        answer="The response; with `stream=true` its events, those of a running one as they come.",
+        answer="The response; with `stream=true` its events, including later ones while it runs.",
         answers=("Response",),
         event="ResponseEvent",
         errors=(*FIND, 400),
     ),
     "POST /v1/responses/{id}/cancel": Operation(
         id="cancelResponse",
-        summary="Cancel a background response; one that has ended stays as it is.",
+        summary="Cancel a background response. A response that has ended does not change.",
         parameters=(ID, SALT),
         answer="The response.",
         answers=("Response",),
@@ -110,7 +110,7 @@ OF_STORED: dict[str, Operation] = {
     ),
     "DELETE /v1/responses/{id}": Operation(
         id="deleteResponse",
-        summary="Forget a response, cancelled if it runs. Those that continue it stay.",
+        summary="Delete a response, after cancelling it if it runs. Responses that continue it stay.",
         parameters=(ID, SALT),
         answer="Done.",
         answers=("ResponseDeleted",),
@@ -124,9 +124,9 @@ OF_STORED: dict[str, Operation] = {
     "DELETE /v1/stream/{conv_id}": replace(STOP_STREAM, id="stopStreamByPath", parameters=(IN_PATH, SALT)),
     "POST /v1/streams/lookup": Operation(
         id="lookUpStreams",
-        summary="The streams of conversations whose names are known. llama-server's.",
+        summary="The streams of conversations with known names (llama-server's route).",
         body="LookupRequest",
-        answer="Those that there are.",
+        answer="The streams that exist.",
         answers={"type": "array", "items": {"$ref": "#/components/schemas/FoundStream"}},
         errors=TEXT_WORK,
     ),

@@ -4,86 +4,77 @@ from __future__ import annotations
 
 from server.api.contract.operation import EMBEDDING_WORK, TEXT_WORK, WORK, Operation
 
+NATIVE_ANSWER = (
+    "An object for each reply; several replies are a list in the order of the prompts. With `stream: true` "
+    "server-sent events: each is `data: ` and a part of a reply, or the reply's end, whose `stop` is true. "
+    "There is no `[DONE]`."
+)
+
 OF_TEXTS: dict[str, Operation] = {
     "POST /v1/chat/completions": Operation(
         id="createChatCompletion",
         summary="The next reply of a conversation, whole or as a stream of chunks.",
         body="ChatRequest",
         answer=(
-            "The completion; with `stream: true` server-sent events, each `data: ` and a "
-            "chunk, at the end `data: [DONE]`. A comment is sent every 15 s. If the reply "
-            "fails in the middle, an event with an Error is the last one and `[DONE]` does "
-            "not follow."
+            "The completion; with `stream: true` server-sent events: each is `data: ` and a "
+            "chunk, the last one `data: [DONE]`. A comment is sent every 15 s. If the reply "
+            "fails in the middle, the last event is an Error instead of `[DONE]`."
         ),
         answers=("ChatCompletion",),
         event="ChatCompletionChunk",
     ),
     "POST /v1/chat/completions/input_tokens": Operation(
         id="countChatTokens",
-        summary="How many tokens the prompt of a chat completion has.",
+        summary="The number of tokens in the prompt of a chat completion.",
         body="ChatRequest",
         answer="The number.",
         answers=("InputTokens",),
     ),
     "POST /completion": Operation(
         id="createNativeCompletion",
-        summary="A text goes on, in llama-server's own form.",
+        summary="Continue a text, in llama-server's own format.",
         body="NativeRequest",
-        answer=(
-            "An object for each reply, several in a list in the order of the prompts; with "
-            "`stream: true` server-sent events, each `data: ` and a part of a reply, or, with "
-            "`stop` true, its end. There is no `[DONE]`."
-        ),
+        answer=NATIVE_ANSWER,
         answers=("NativeReply",),
         event="NativeChunk",
     ),
     "POST /infill": Operation(
         id="infill",
-        summary=(
-            "What stands between two texts, in llama-server's form; from models that were trained for it."
-        ),
+        summary="The text between two texts, in llama-server's format, by models trained for it.",
         body="InfillRequest",
-        answer=(
-            "An object for each reply, several in a list in the order of the prompts; with "
-            "`stream: true` server-sent events, each `data: ` and a part of a reply, or, with "
-            "`stop` true, its end. There is no `[DONE]`."
-        ),
+        answer=NATIVE_ANSWER,
         answers=("NativeReply",),
         event="NativeChunk",
         errors=(*WORK, 501),
     ),
     "POST /completions": Operation(
         id="createNativeCompletions",
-        summary="The same as /completion, as in llama-server.",
+        summary="Equal to /completion, as in llama-server.",
         body="NativeRequest",
-        answer=(
-            "An object for each reply, several in a list in the order of the prompts; with "
-            "`stream: true` server-sent events, each `data: ` and a part of a reply, or, with "
-            "`stop` true, its end. There is no `[DONE]`."
-        ),
+        answer=NATIVE_ANSWER,
         answers=("NativeReply",),
         event="NativeChunk",
     ),
     "POST /v1/completions": Operation(
         id="createCompletion",
-        summary="A text goes on, whole or as a stream of chunks. OpenAI's legacy route.",
+        summary="Continue a text, whole or as a stream of chunks (OpenAI's legacy route).",
         body="CompletionRequest",
-        answer="The completion; with `stream: true` server-sent events as of a chat completion.",
+        answer="The completion; with `stream: true` server-sent events as for a chat completion.",
         answers=("Completion",),
         event="CompletionChunk",
     ),
     "POST /v1/responses": Operation(
         id="createResponse",
-        summary="The next reply of a conversation that the server may remember. OpenAI's Responses API.",
+        summary="The next reply of a conversation that the server may store (OpenAI's Responses API).",
         description=(
-            "A chat completion in other words. Built-in tools and prompts kept by the server are "
-            "refused by name. Stored responses are kept for a day and up to a limit for each API key: "
-            "in memory, or over restarts in the Redis of `--redis`."
+            "A chat completion in another format. Built-in tools and stored prompts are refused by "
+            "name. Stored responses are kept for a day, up to a limit for each API key: in memory, or "
+            "across restarts in the Redis of `--redis`."
         ),
         body="ResponseRequest",
         answer=(
-            "The response; with `stream: true` server-sent events, each `event: ` with its "
-            "type and `data: `. The last one is response.completed, response.incomplete (also if it was "
+            "The response; with `stream: true` server-sent events, each with its type as `event: ` "
+            "and with `data: `. The last event is response.completed, response.incomplete (also if it was "
             "cancelled) or response.failed; there is no `[DONE]`. A comment is sent every 15 s. With "
             "`background: true` the response is queued, and a stream can be read again by its id."
         ),
@@ -92,23 +83,23 @@ OF_TEXTS: dict[str, Operation] = {
     ),
     "POST /v1/responses/input_tokens": Operation(
         id="countResponseTokens",
-        summary="How many tokens the prompt of a response has.",
+        summary="The number of tokens in the prompt of a response.",
         body="ResponseRequest",
         answer="The number.",
         answers=("InputTokens",),
     ),
     "POST /v1/messages": Operation(
         id="createMessage",
-        summary="The next reply of a conversation. Anthropic's Messages API.",
+        summary="The next reply of a conversation (Anthropic's Messages API).",
         description=(
-            "A chat completion in other words. Images, documents, tools that Anthropic "
+            "A chat completion in another format. Images, documents, tools that Anthropic "
             "carries out, containers and MCP servers are refused by name."
         ),
         body="MessagesRequest",
         answer=(
-            "The message; with `stream: true` server-sent events, each `event: ` with its "
-            "type and `data: `. The last one is message_stop, or error. A ping is sent every "
-            "15 s."
+            "The message; with `stream: true` server-sent events, each with its type as "
+            "`event: ` and with `data: `. The last event is message_stop or error. A ping is "
+            "sent every 15 s."
         ),
         answers=("AssistantMessage",),
         event="MessagesEvent",
@@ -116,7 +107,7 @@ OF_TEXTS: dict[str, Operation] = {
     "POST /v1/messages/count_tokens": Operation(
         id="countTokens",
         summary=(
-            "How many tokens the prompt of a message with this body has, the chat template's own included."
+            "The number of tokens in the prompt of a message with this body, including the chat template's."
         ),
         body="MessagesRequest",
         answer="The number.",
@@ -128,7 +119,7 @@ OF_TEXTS: dict[str, Operation] = {
                 "input_tokens": {"type": "integer", "minimum": 0},
                 "context_management": {
                     "type": "object",
-                    "description": "Only if the request has it.",
+                    "description": "Only if the request has this field.",
                     "additionalProperties": False,
                     "required": ["original_input_tokens"],
                     "properties": {"original_input_tokens": {"type": "integer", "minimum": 0}},
@@ -138,45 +129,45 @@ OF_TEXTS: dict[str, Operation] = {
     ),
     "POST /v1/precompute": Operation(
         id="precompute",
-        summary="Evaluate a conversation that is still being typed, while there is nothing else to do.",
+        summary="Evaluate a conversation that is still being typed, while the server is idle.",
         description=(
-            "For whoever knows what will be asked, or its beginning: the last message may be "
-            "unfinished. Nothing is generated; what was evaluated is reused by the next "
-            "request that begins alike. It answers when that is done, or as soon as another "
-            "request needs the model. A client that closes the connection ends it."
+            "For clients that know the next request or its beginning: the last message may be "
+            "unfinished. Nothing is generated; the next request with an equal beginning reuses "
+            "the evaluated tokens. It answers when all is evaluated, or as soon as another "
+            "request needs the model. A client that closes the connection ends the evaluation."
         ),
         body="ChatRequest",
-        answer="Done, or given up.",
+        answer="Whether the evaluation was completed.",
         answers=("Precompute",),
     ),
     "POST /v1/embeddings": Operation(
         id="createEmbeddings",
-        summary="Vectors of texts, of length 1 each.",
+        summary="Embedding vectors of texts, each of length 1.",
         description=(
             "For a server started with `--embeddings`, or with `--embedding-model FILE`; "
-            "another one answers 501. Inputs are embedded on a thread of their own, so "
-            "replies go on meanwhile."
+            "other servers answer 501. Inputs are embedded on a separate thread, so replies "
+            "continue meanwhile."
         ),
         body="EmbeddingRequest",
-        answer="A vector for each input, in their order.",
+        answer="A vector for each input, in the order of the inputs.",
         answers=("EmbeddingList", "NativeEmbeddings"),
         errors=EMBEDDING_WORK,
     ),
     "POST /embedding": Operation(
         id="createNativeEmbeddings",
-        summary="The same as /v1/embeddings, told as llama-server does.",
+        summary="Equal to /v1/embeddings, in llama-server's format.",
         body="EmbeddingRequest",
-        answer="A list with one vector for each input, in their order.",
+        answer="For each input a list with one vector, in the order of the inputs.",
         answers=("NativeEmbeddings",),
         errors=EMBEDDING_WORK,
     ),
     "POST /v1/rerank": Operation(
         id="rerank",
-        summary="How well documents answer a query, the best first.",
+        summary="Scores of how well documents answer a query, best first.",
         description=(
             "For a server started with `--rerank-model FILE`, or whose own model ranks "
-            "(`--reranking`); another one answers 501. In Jina's form, or in TEI's where "
-            "there are `texts`, as llama-server has it."
+            "(`--reranking`); other servers answer 501. In Jina's format, or in TEI's format if "
+            "the request has `texts`, as in llama-server."
         ),
         body="RerankRequest",
         answer="A score for each document, or for the best top_n of them.",
@@ -185,7 +176,7 @@ OF_TEXTS: dict[str, Operation] = {
     ),
     "POST /v1/reranking": Operation(
         id="reranking",
-        summary="The same as /v1/rerank, as in llama-server.",
+        summary="Equal to /v1/rerank, as in llama-server.",
         body="RerankRequest",
         answer="A score for each document, or for the best top_n of them.",
         answers=("Reranked",),
@@ -193,41 +184,41 @@ OF_TEXTS: dict[str, Operation] = {
     ),
     "POST /v1/tokenize": Operation(
         id="tokenize",
-        summary="The tokens of a text, as llama-server tells them.",
+        summary="The tokens of a text, in llama-server's format.",
         body="TokenizeRequest",
-        answer="The tokens, with pieces if they were asked for.",
+        answer="The tokens, with their texts if requested.",
         answers=("Tokenized",),
         errors=TEXT_WORK,
     ),
     "POST /v1/detokenize": Operation(
         id="detokenize",
-        summary="The text of tokens, as llama-server tells it.",
+        summary="The text of tokens, in llama-server's format.",
         body="DetokenizeRequest",
-        answer="The text, control tokens written out, and U+FFFD where the tokens are no text.",
+        answer="The text, with control tokens written out, and U+FFFD for invalid UTF-8.",
         answers=("Detokenized",),
         errors=TEXT_WORK,
     ),
     "POST /v1/apply-template": Operation(
         id="applyTemplate",
-        summary="The prompt that a chat completion with the same body has. Nothing is generated.",
+        summary="The prompt of a chat completion with this body. Nothing is generated.",
         body="ChatRequest",
         answer="The prompt.",
         answers=("AppliedTemplate",),
     ),
     "POST /v1/responses/compact": Operation(
         id="compactResponse",
-        summary="A shorter conversation, what the user said and a summary of the rest by the model.",
+        summary="A shorter conversation: the user's messages, and the model's summary of the rest.",
         body="CompactRequest",
-        answer="Items with which the conversation goes on.",
+        answer="Items with which the conversation continues.",
         answers=("Compacted",),
     ),
     "POST /v1/decisions": Operation(
         id="decide",
-        summary="Probabilities of the answers to questions about a conversation. OpenAI's beta.",
+        summary="Probabilities of the answers to questions about a conversation (OpenAI's beta).",
         description=(
-            "Each question costs one prompt, and all share its beginning: the options stand in it "
-            "with labels, and the model's next token tells the probabilities of the labels, among "
-            "which they sum to 1."
+            "Each question is one prompt that lists the options with labels; all prompts share "
+            "their beginning. The probabilities of the labels are those of the model's next token, "
+            "scaled to sum to 1."
         ),
         body="DecisionRequest",
         answer="The answers, in the order of the questions.",
@@ -235,7 +226,7 @@ OF_TEXTS: dict[str, Operation] = {
     ),
     "POST /v1/systemone": Operation(
         id="decideState",
-        summary="The same, in llama-server's form.",
+        summary="Equal to /v1/decisions, in llama-server's format.",
         body="StateRequest",
         answer="The answers, by the ids of the questions.",
         answers=("StateDecision",),

@@ -1,8 +1,8 @@
 """Find the probabilities of a question's answers: score each option's label after one prompt.
 
-The prompt gives each option a label. A label's probability is that of the model's next token, so one row of
-logits has the probabilities of all labels. The further tokens of longer labels are scored after prompts that
-end with the label's first tokens; these prompts share cached tokens.
+The prompt gives each option a label. A label's probability is that of its first token after the prompt, so
+one row of logits contains the probabilities of all labels. If labels have several tokens, the later tokens
+are scored after the prompt followed by the label's first tokens; these prompts share cached tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.requests import Request
 from server.api.decisions.questions import BEGUN, Question, shares
 from server.api.delivery import unless_gone
 from server.api.renaming import Names, renamed
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.submit import prepared_chat
 from server.api.stages.validate import checked, on_prompt_thread
 from server.engine.events import Committed, Failed, Started
@@ -52,35 +52,35 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class LabelledPrompt:
-    """A question as a prompt, and the tokens of each label as they follow the prompt."""
+    """A question as a prompt, and the tokens of each label after the prompt."""
 
     request: GenerationRequest
     labels: Sequence[Sequence[int]]
 
 
 class Decider:
-    """Answers the questions of one request, at most as many at a time as the engine has slots."""
+    """Answers the questions of one request, as many at a time as the engine has slots."""
 
-    def __init__(self, request: Request, served: Served, names: Names) -> None:
-        """Begin a request; in errors, `names` replaces a chat completion's field names by the request's."""
+    def __init__(self, request: Request, services: Services, names: Names) -> None:
+        """Begin a request. In errors, `names` replaces field names of chat completions by the request's."""
         self._request = request
-        self._served = served
+        self._services = services
         self._names = names
-        self._running = asyncio.Semaphore(max(1, served.health().slots_total))
+        self._running = asyncio.Semaphore(max(1, services.health().slots_total))
         self.cost = Cost()
 
     async def answers(
         self, body: Json, said: Sequence[Json], questions: Sequence[Question]
     ) -> list[list[float]]:
-        """Return for each question the probabilities of its options, or of yes and no.
+        """Return, for each question, the probabilities of its options, or of yes and no.
 
         Args:
-            body: further fields of the chat completions.
-            said: chat messages that the questions are about.
-            questions: the questions, each asked separately.
+            body: Further fields of the chat completions.
+            said: Chat messages that the questions are about.
+            questions: The questions, each asked separately.
 
         Raises:
-            DuoError: for example, a prompt is too long, or the server is busy.
+            DuoError: For example, a prompt is too long, or the server is busy.
         """
         with renamed(self._names):
             asked = [
@@ -105,9 +105,9 @@ class Decider:
         else:
             messages.append({"role": "user", "content": question.text})
         messages.append({"role": "assistant", "content": BEGUN})
-        chat = checked(self._served, {**body, "messages": messages, "max_tokens": 1, "temperature": 0})
-        request = prepared_chat(self._served, chat).requests[0]
-        tokenize = self._served.vocabulary.tokenize
+        chat = checked(self._services, {**body, "messages": messages, "max_tokens": 1, "temperature": 0})
+        request = prepared_chat(self._services, chat).requests[0]
+        tokenize = self._services.vocabulary.tokenize
         begun = tokenize(BEGUN, special=False)
         labels = [tokenize(f"{BEGUN} {label}", special=False) for label in question.labels]
         if any(label[: len(begun)] != begun for label in labels):  # the colon and the label share a token
@@ -149,7 +149,7 @@ class Decider:
         request = replace(request, logprobs_of=tuple(sorted(tokens)), n_logprobs=0, stop_tokens=frozenset())
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._running)
-            generation = self._served.generator.submit(request)
+            generation = self._services.generator.submit(request)
             stack.callback(generation.cancel)
             async for events in generation:
                 for event in events:

@@ -14,7 +14,7 @@ from server.api.responses.response_items import Item
 from server.grammar.json_schema import MAX_DEPTH, depth
 
 MOST_QUESTIONS = 400
-"""Maximum questions of a request, as OpenAI has it."""
+"""Maximum questions of a request, as in OpenAI's API."""
 MOST_LEVELS = MOST_OPTIONS
 
 
@@ -70,13 +70,13 @@ class PredicateQuestion(AnyQuestion):
 
 class OfferedChoice(Body):
     value: str | bool
-    """The value that the answer has for this option; no two options share one."""
+    """The answer's value for this option; each option has a different value."""
     description: str | None = None
 
 
 def _refuse_repeats(choices: list[OfferedChoice]) -> list[OfferedChoice]:
     if len({(type(choice.value), choice.value) for choice in choices}) < len(choices):
-        raise ValueError("each choice must be another value")
+        raise ValueError("each choice must have a different value")
     return choices
 
 
@@ -92,7 +92,7 @@ class ChoiceQuestion(AnyQuestion):
 
     @property
     def asked(self) -> Question:
-        """Return the question in the form in which the model is asked it."""
+        """Return the question for the model."""
         told = [
             Option(json.dumps(one.value) if isinstance(one.value, bool) else one.value, one.description or "")
             for one in self.choices

@@ -21,7 +21,7 @@ from server.api.delivery import Json as Told
 from server.api.responses.items_as_messages import Conversation
 from server.api.responses.response_items import ReferenceItem
 from server.api.responses.response_tools import ServedTools
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.validate import read
 from server.errors import FieldError
 
@@ -31,16 +31,16 @@ NAMES = ((re.compile(r"^messages\b.*"), "input"),)
 """This API's names for a chat completion's fields."""
 
 
-async def create(request: Request, served: Served) -> Response:
+async def create(request: Request, services: Services) -> Response:
     """Answer each question with the probabilities of its options."""
     body = await read(request, DecisionRequest)
     said = _input_messages(body)
     salted = {"cache_salt": body.cache_salt} if body.cache_salt else {}
-    decider = Decider(request, served, NAMES)
+    decider = Decider(request, services, NAMES)
     asked = [question.asked for question in body.questions]
     found = await decider.answers({"model": body.model, **salted}, said, asked)
     answers = [_answer_json(question, one) for question, one in zip(body.questions, found, strict=True)]
-    return Told({"answers": answers, "model": served.model.id, "usage": decider.cost.as_json})
+    return Told({"answers": answers, "model": services.model.id, "usage": decider.cost.as_json})
 
 
 def _input_messages(body: DecisionRequest) -> Sequence[Json]:

@@ -1,4 +1,4 @@
-"""Questions with given options: how the model is asked, and what its answer means. Pure."""
+"""Questions with given options: their texts for the model, and the meaning of its answers. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import islice, product
 import numpy as np
 
 MOST_OPTIONS = 255
-"""Maximum options of a question, as OpenAI has it."""
+"""Maximum options of a question, as in OpenAI's API."""
 BEGUN = "Answer:"
 """Beginning of the reply, which the model continues with a label."""
 
@@ -61,7 +61,7 @@ def shares(logprobs: Sequence[float]) -> list[float]:
 
 
 def confidence(probabilities: Sequence[float]) -> float:
-    """Return how far the likeliest option stands out: 0 if all are equally likely, 1 if it is certain."""
+    """Return the confidence in the likeliest option: 0 if all are equally likely, 1 if it is certain."""
     if len(probabilities) < 2:
         return 1.0
     uniform = 1 / len(probabilities)
@@ -69,10 +69,10 @@ def confidence(probabilities: Sequence[float]) -> float:
 
 
 def confidence_of_levels(probabilities: Sequence[float]) -> float:
-    """Return how near the probable levels are to the likeliest one.
+    """Return the confidence in the likeliest level, by the mean distance of all levels from it.
 
-    It is 1 if one level is certain. It is 0 if the mean distance from the likeliest level is that of equally
-    likely levels, or larger.
+    The confidence is 1 if one level is certain. It is 0 if the mean distance is at least the mean distance of
+    equally likely levels.
     """
     if len(probabilities) < 2:
         return 1.0

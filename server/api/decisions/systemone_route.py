@@ -23,7 +23,7 @@ from server.api.decisions.questions import (
 )
 from server.api.delivery import Json as Told
 from server.api.generation_fields import MAX_SALT
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.validate import read
 from server.grammar.json_schema import MAX_DEPTH, depth
 
@@ -32,7 +32,7 @@ Json: TypeAlias = dict[str, Any]
 NAMES = ((re.compile(r"^messages\b.*"), "state"),)
 """This API's names for a chat completion's fields."""
 MOST_LEVELS = 10
-"""Maximum levels of a score, as llama-server has it."""
+"""Maximum levels of a score, as in llama-server."""
 
 
 def _refuse_deep_nesting(value: Any) -> Any:
@@ -96,11 +96,11 @@ class StateRequest(Body):
     unsupported: ClassVar[Neutral] = {"images": ([],), "videos": ([],)}
 
 
-async def create(request: Request, served: Served) -> Response:
+async def create(request: Request, services: Services) -> Response:
     """Answer each question with the probabilities of its options."""
     body = await read(request, StateRequest)
     salted = {"cache_salt": body.cache_salt} if body.cache_salt else {}
-    decider = Decider(request, served, NAMES)
+    decider = Decider(request, services, NAMES)
     asked = [question.asked for question in body.questions.values()]
     said = [{"role": "user", "content": _as_text(body.state)}]
     found = await decider.answers({"model": body.model, **salted}, said, asked)
@@ -109,7 +109,7 @@ async def create(request: Request, served: Served) -> Response:
         for (id, question), one in zip(body.questions.items(), found, strict=True)
     }
     usage = {"input_tokens": decider.cost.n_prompt, "output_tokens": 0}
-    return Told({"model": served.model.id, "answers": answers, "usage": usage})
+    return Told({"model": services.model.id, "answers": answers, "usage": usage})
 
 
 def _answer_json(question: StateQuestion, found: Sequence[float]) -> Json:

@@ -14,13 +14,13 @@ Json: TypeAlias = dict[str, Any]
 
 
 class BlockEvents:
-    """The content blocks of one message, which grow one after the other. Methods yield events about them."""
+    """The content blocks of one message; only the last block grows. Methods yield the events."""
 
     def __init__(self, *, omits: bool) -> None:
-        """Begin a message; `omits`: thoughts are not shown, only encoded in their block's signature."""
+        """Begin a message. If `omits`, thoughts are not shown, but encoded in their block's signature."""
         self._omits = omits
         self._thoughts = ""  # thoughts of the open block, if they are not shown
-        self._n = 0  # blocks that have ended
+        self._n = 0  # number of blocks that have ended
         self._open = ""  # type of the open block, "" if none is open
 
     def feed(self, pieces: Sequence[Piece]) -> Iterator[Json]:
@@ -41,7 +41,7 @@ class BlockEvents:
                     yield self._delta({"type": "input_json_delta", "partial_json": text})
 
     def summary(self, text: str) -> Iterator[Json]:
-        """Yield the events of a block that is a summary of the conversation."""
+        """Yield the events of a block with a summary of the conversation."""
         yield from self._begin_block(compaction_block(None))
         yield self._delta({"type": "compaction_delta", "content": text or None})
         yield from self.end()
@@ -73,16 +73,16 @@ class BlockEvents:
 
 
 def compaction_block(summary: str | None) -> Json:
-    """Return a block with a summary, which later requests send in place of the conversation so far."""
+    """Return a block with a summary, which replaces the conversation so far in later requests."""
     return {"type": "compaction", "content": summary or None}
 
 
 def blocks_of(pieces: Sequence[Piece], *, omits: bool) -> list[Json]:
-    """Return the blocks of a whole reply; the input of a call that was cut off is {}.
+    """Return the blocks of a whole reply; the input of an incomplete call is {}.
 
     Args:
-        pieces: the reply; no two neighbours are of one kind.
-        omits: do not show thoughts: encode them in their block's signature.
+        pieces: The reply; adjacent pieces are of different kinds.
+        omits: True: do not show thoughts, but encode them in their block's signature.
     """
     blocks: list[Json] = []
     for piece in pieces:
@@ -100,7 +100,7 @@ def blocks_of(pieces: Sequence[Piece], *, omits: bool) -> list[Json]:
 
 
 def _whole_object(text: str) -> orjson.Fragment | Json:
-    """Return an object's JSON text unchanged; {} if the text broke off."""
+    """Return an object's JSON text unchanged, {} if the text is incomplete."""
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError:

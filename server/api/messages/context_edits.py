@@ -54,18 +54,18 @@ KeptThoughts: TypeAlias = Annotated[
 
 
 class ClearToolUses(Body):
-    """Replaces the results of tools, except the last ones, by a short text."""
+    """Replaces tool results, except the last ones, by a short text."""
 
     type: Literal["clear_tool_uses_20250919"]
     trigger: Trigger | None = None
-    """Absent: 100,000 input tokens, at most nine tenths of the context."""
+    """When to clear. Absent: above 100,000 input tokens, or nine tenths of the context if less."""
     keep: UseAmount | None = None
-    """Number of last results that are kept. Absent: 3."""
+    """Number of last results to keep. Absent: 3."""
     clear_at_least: TokenAmount | None = None
-    """Nothing is cleared if clearing would free fewer tokens."""
+    """Minimum tokens to free; if clearing would free fewer, nothing is cleared."""
     exclude_tools: Annotated[list[str], Field(fail_fast=True)] | None = None
     clear_tool_inputs: bool | Annotated[list[str], Field(fail_fast=True)] | None = None
-    """Also clear the inputs of calls of these tools; true: of all tools."""
+    """Names of tools whose calls' inputs are also cleared; true: all tools."""
 
     def apply(self, messages: Messages) -> tuple[Messages, int]:
         """Return the messages with cleared results, and the number of results that were cleared."""
@@ -102,11 +102,11 @@ class ClearToolUses(Body):
 
 
 class ClearThinking(Body):
-    """Leaves out thoughts, except those of the last turns; a turn ends at the user's next message."""
+    """Leaves out the thoughts of all but the last turns; a turn ends at the user's next message."""
 
     type: Literal["clear_thinking_20251015"]
     keep: KeptThoughts | None = None
-    """Turns whose thoughts are kept. Absent: the last one."""
+    """Turns whose thoughts are kept. Absent: the last turn."""
 
     def apply(self, messages: Messages) -> tuple[Messages, int]:
         """Return the messages without old thoughts, and the number of turns that lost thoughts."""
@@ -127,11 +127,11 @@ class ClearThinking(Body):
 
 
 class CompactEdit(Body):
-    """Replaces the conversation by a summary that the model writes; the summary begins the reply."""
+    """Replaces the conversation by a summary that the model writes at the beginning of the reply."""
 
     type: Literal["compact_20260112"]
     trigger: TokenAmount | None = None
-    """Absent: 150,000 input tokens, at most nine tenths of the context."""
+    """When to summarise. Absent: above 150,000 input tokens, or nine tenths of the context if less."""
     instructions: str | None = None
     """Additional instructions for the summary."""
     pause_after_compaction: bool = False
@@ -143,7 +143,7 @@ Edit: TypeAlias = Annotated[ClearToolUses | ClearThinking | CompactEdit, Field(d
 
 class ContextEdits(Body):
     edits: Annotated[list[Edit], Field(fail_fast=True)] = Field(default_factory=list[Edit])
-    """Applied in their order, before the prompt is made."""
+    """Edits, applied in this order before the prompt is made."""
 
 
 class SummaryRequest(Body):
@@ -151,17 +151,17 @@ class SummaryRequest(Body):
 
     type: Literal["summarize"]
     instructions: str | None = None
-    """Instructions for the summary, in place of the server's."""
+    """Instructions for the summary; they replace the server's."""
 
 
 def is_due(edit: ClearToolUses | CompactEdit, n_tokens: int, messages: Messages, n_ctx: int) -> bool:
     """Return True if the conversation is longer than the trigger of the edit.
 
     Args:
-        edit: the edit.
-        n_tokens: tokens in the prompt.
-        messages: messages of the conversation.
-        n_ctx: tokens that fit the context.
+        edit: The edit.
+        n_tokens: Tokens in the prompt.
+        messages: Messages of the conversation.
+        n_ctx: Tokens that fit the context.
     """
     if isinstance(edit.trigger, UseAmount):
         return sum(message["role"] == "tool" for message in messages) > edit.trigger.value

@@ -15,7 +15,7 @@ from server.api.messages.context_edits import ClearThinking, ClearToolUses, Comp
 from server.api.messages.messages_as_chat import Before, MessagesAsChat
 from server.api.messages.messages_request import MessagesRequest
 from server.api.messages.turns_as_messages import SUMMARY
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.submit import prepared_chat
 from server.api.stages.validate import checked, on_prompt_thread
 
@@ -32,8 +32,8 @@ class _PlainSummary(Summary):
 class TurnEditor:
     """Applies a request's context edits to its turn, and counts the tokens of the turn's prompt."""
 
-    def __init__(self, request: Request, served: Served, turn: MessagesAsChat) -> None:
-        self._request, self._served = request, served
+    def __init__(self, request: Request, services: Services, turn: MessagesAsChat) -> None:
+        self._request, self._services = request, services
         self.turn = turn
         self._n: int | None = None  # number of tokens in the prompt; None: not counted yet
 
@@ -47,8 +47,8 @@ class TurnEditor:
         """Return the turn after all edits that the request asks for and whose triggers are reached.
 
         Args:
-            body: the request.
-            compacts: also have summaries written.
+            body: The request.
+            compacts: True: also let the model write summaries.
         """
         if instruction := body.compaction:
             self._make_summary((instruction.instructions or "").strip() or INSTRUCTION)
@@ -69,7 +69,7 @@ class TurnEditor:
 
     @property
     def _n_ctx(self) -> int:
-        return self._served.model.n_ctx
+        return self._services.model.n_ctx
 
     async def _clear(self, edit: ClearToolUses | ClearThinking) -> None:
         messages, n_cleared = edit.apply(self._messages)
@@ -89,14 +89,14 @@ class TurnEditor:
         self.turn = replace(self.turn, chat=chat, applied=[*(self.turn.applied or ()), told])
 
     async def _compact(self, edit: CompactEdit) -> None:
-        """Have the model write a summary: as the reply if the edit pauses after it, else for the prompt."""
+        """Let the model write a summary: as the reply if the edit pauses after it, else for the prompt."""
         instruction = f"{INSTRUCTION}\n{edit.instructions}" if edit.instructions else INSTRUCTION
         if edit.pause_after_compaction:
             self._make_summary(instruction)
             return
-        chat = checked(self._served, with_instruction(self.turn.chat, instruction))
-        asked = await on_prompt_thread(self._request, prepared_chat, self._served, chat)
-        answer = _PlainSummary(f"msg_{secrets.token_hex(12)}", self._served, chat, asked)
+        chat = checked(self._services, with_instruction(self.turn.chat, instruction))
+        asked = await on_prompt_thread(self._request, prepared_chat, self._services, chat)
+        answer = _PlainSummary(f"msg_{secrets.token_hex(12)}", self._services, chat, asked)
         try:
             await unless_gone(self._request, answer.whole())
             summary = answer.text
@@ -115,5 +115,5 @@ class TurnEditor:
         self._n, self.turn = None, replace(self.turn, chat=chat, is_summary=True)
 
     async def _count(self, chat: Json) -> int:
-        body = checked(self._served, chat, fits=False)
-        return await on_prompt_thread(self._request, n_tokens, self._served, body)
+        body = checked(self._services, chat, fits=False)
+        return await on_prompt_thread(self._request, n_tokens, self._services, body)

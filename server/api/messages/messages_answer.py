@@ -15,7 +15,7 @@ from server.api.choices import ReplyChoice
 from server.api.messages.content_blocks import BlockEvents, Json, blocks_of, compaction_block
 from server.api.messages.messages_as_chat import MessagesAsChat
 from server.api.messages.messages_request import MessagesRequest
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.prompted import Prompted
 from server.api.statistics import measured
 from server.errors import DuoError
@@ -25,13 +25,13 @@ PING = {"type": "ping"}
 
 
 class MessagesAnswer(Answer):
-    """One reply as one message."""
+    """The answer with one reply as one message."""
 
     keep_alive = ("ping", orjson.dumps(PING).decode())
 
     def __init__(
         self,
-        served: Served,
+        services: Services,
         chat: ChatRequest,
         asked: Prompted,
         body: MessagesRequest,
@@ -40,18 +40,18 @@ class MessagesAnswer(Answer):
         """Submit the prompt.
 
         Args:
-            served: the server.
-            chat: the chat completion that the request was converted to.
-            asked: the prompt of `chat`.
-            body: the request.
-            turn: the request as a turn of its conversation.
+            services: The server.
+            chat: The chat completion that the request was converted to.
+            asked: The prompt of `chat`.
+            body: The request.
+            turn: The request as a turn of its conversation.
         """
-        super().__init__(f"msg_{secrets.token_hex(12)}", served, chat, [asked])
+        super().__init__(f"msg_{secrets.token_hex(12)}", services, chat, [asked])
         self._turn = turn
         self._keeps = body.thread is not None
         self._compares = body.diagnostics
         self._salt = body.salt
-        self._model = body.model or served.model.id
+        self._model = body.model or services.model.id
         self._tells_costs = chat.timings_per_token
         self._omits = body.thinking is not None and body.thinking.display == "omitted"
         self._choice = self._choices[0]
@@ -107,7 +107,7 @@ class MessagesAnswer(Answer):
         return {} if applied is None else {"context_management": {"applied_edits": applied}}
 
     def _own_summary(self) -> str:
-        """Return the text of a reply that is a summary, once it has ended; "" if there is none."""
+        """Return the text of the reply if it is a summary and has ended, else ""."""
         self._choice.portion()
         return self._choice.message.content.strip()
 
@@ -121,27 +121,27 @@ class MessagesAnswer(Answer):
             reason = "tool_use"
         elif choice.reason == "length":
             stats = choice.stats()
-            full = stats.n_prompt + stats.n_predicted >= self._served.model.n_ctx
+            full = stats.n_prompt + stats.n_predicted >= self._services.model.n_ctx
             reason = "model_context_window_exceeded" if full else "max_tokens"
         else:
             reason = "stop_sequence" if choice.stop_string else "end_turn"
         return {"stop_reason": reason, "stop_sequence": choice.stop_string}
 
     def _prompt_parts(self) -> dict[str, str]:
-        """Return the tools and the system prompt as texts, to find out which of them a later prompt changes.
+        """Return the tools and the system prompt as texts, to detect which of them a later prompt changes.
 
-        They are named by the words with which Anthropic reports such a change.
+        The keys are Anthropic's names for such changes.
         """
         chat, now = self._turn.chat, self._turn.now
         return {"tools_changed": repr(chat.get("tools")), "system_changed": repr(now.system)}
 
     def _cache_diagnostics(self) -> Json | None:
-        """Return where the prompt departs from that of an earlier message; None if it does not."""
+        """Return where the prompt differs from an earlier message's prompt, None if nowhere."""
         id = self._compares.previous_message_id if self._compares else None
         if id is None:
             return None
         prompt = self._prompts[0].requests[0].prompt
-        found = self._served.prompts.divergence(self._salt, id, prompt, self._prompt_parts())
+        found = self._services.prompts.divergence(self._salt, id, prompt, self._prompt_parts())
         if found is None:
             return {"cache_miss_reason": {"type": "previous_message_not_found"}}
         if not found.n_missed:
@@ -150,26 +150,26 @@ class MessagesAnswer(Answer):
         return {"cache_miss_reason": {"type": kind, "cache_missed_input_tokens": found.n_missed}}
 
     def _keep_conversation(self) -> None:
-        """Keep the conversation for later requests, if this one asks for it."""
+        """Keep the conversation for later requests, if the request asks for that."""
         if self._compares is not None:
             prompt = self._prompts[0].requests[0].prompt
-            self._served.prompts.remember(self._salt, self._id, prompt, self._prompt_parts())
+            self._services.prompts.remember(self._salt, self._id, prompt, self._prompt_parts())
         if not self._keeps or self._turn.is_summary:
             return
         now = self._turn.now
         held = {"id": self._id, "system": now.system, "tools": [tool.model_dump() for tool in now.tools]}
         messages = [*now.messages, self._choice.message.as_json]
-        self._served.replies.put(self.owner, StoredResponse(held, messages))
+        self._services.replies.put(self.owner, StoredResponse(held, messages))
 
     async def _flush_store(self) -> None:
         if self._keeps:
-            await self._served.replies.flush()
+            await self._services.replies.flush()
 
     def _usage_json(self) -> Json:
         return measured(self._choice.stats()) if self._tells_costs else {}
 
     def _usage_so_far(self) -> Json:
-        """Return the usage so far. As Anthropic counts, cached tokens are not input tokens."""
+        """Return the usage so far. As in Anthropic's API, cached tokens are not input tokens."""
         stats = self._choice.stats()
         return {
             "input_tokens": stats.n_prompt - stats.n_cached,

@@ -21,13 +21,13 @@ Json: TypeAlias = dict[str, Any]
 _AS_THEY_ARE = {*SharedFields.model_fields} - {"model"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ABOUT_THE_CLIENT = "x-anthropic-billing-header:"
-"""Begins the system block with Claude Code's version and a checksum. The checksum changes with each request,
-so nothing after this block would be found in the cache."""
+"""Beginning of the system block with Claude Code's version and a checksum. The checksum changes with each
+request, so nothing after this block could be reused from the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A conversation as chat messages: before a request is appended to it, or with the request included."""
+    """A conversation as chat messages, either before or after a request is appended."""
 
     messages: Sequence[Json] = ()  # chat messages, without system messages
     system: Sequence[Json] = ()  # system messages
@@ -44,7 +44,7 @@ class MessagesAsChat:
     applied: Sequence[Json] | None = (
         None  # applied edits, as the answer lists them; None: none were asked for
     )
-    summary: str | None = None  # summary that was written first, and begins the reply
+    summary: str | None = None  # summary that was written before the reply and begins it
     is_summary: bool = False  # the reply is a summary
 
     @property
@@ -67,13 +67,13 @@ def as_chat(
     """Return a request to the Messages API as a chat completion.
 
     Args:
-        body: the request.
-        before: the kept conversation that it continues, if any. Its system messages and tools apply if
-            the request has none.
-        senses: what the model reads beside text.
+        body: The request.
+        before: The stored conversation that the request continues, if any. Its system messages and tools
+            apply if the request has none.
+        senses: What the model reads beside text.
 
     Raises:
-        FieldError: a turn cannot be served.
+        FieldError: A turn cannot be served.
     """
     before = before or Before()
     given = before.tools if body.tools is None else body.tools
@@ -111,7 +111,7 @@ def _response_format(body: MessagesRequest) -> Json:
 
 
 def _effort(body: MessagesRequest) -> str | None:
-    """Return the reply's effort: set by the latest turn since the last reply, else by the request."""
+    """Return the reply's effort, set by the latest turn since the last reply, else by the request."""
     for turn in reversed(body.messages):
         if turn.role == "assistant":
             break
@@ -123,7 +123,7 @@ def _effort(body: MessagesRequest) -> str | None:
 def _unserved(body: MessagesRequest) -> Iterator[str]:
     """Yield a sentence for each option of the request that has no effect here."""
     if body.output_config and body.output_config.task_budget is not None:
-        yield "output_config.task_budget: left out, since the model is told of no budget: use max_tokens"
+        yield "output_config.task_budget: left out, since the model gets no budget: use max_tokens"
     for i, turn in enumerate(body.messages):
         for j, block in enumerate(() if isinstance(turn.content, str) else turn.content):
             asked = block.fields.get("citations") if isinstance(block, OtherBlock) else None

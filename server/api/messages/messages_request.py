@@ -17,14 +17,14 @@ Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
 
 class TurnOutput(Body):
     effort: Effort | None = None
-    """Like output_config.effort of the request, but only for the reply to this turn."""
+    """The effort of the reply to this turn only; otherwise like output_config.effort of the request."""
 
 
 class Turn(Body):
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[Block], Field(fail_fast=True)] = ""
     clear_at: Literal["next_user_message", "never"] | None = None
-    """next_user_message: a system turn is left out once a user turn follows."""
+    """next_user_message: leave the system turn out once a user turn follows."""
     output_config: TurnOutput | None = None
     """Only for system turns."""
 
@@ -37,13 +37,13 @@ class ChoiceOfTool(Body):
 
 
 class Thinking(Body):
-    """Turns thinking on or off, and gives the form of the thoughts."""
+    """Options to turn thinking on or off, and to choose how thoughts are sent."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Annotated[int, Field(ge=0)] | None = None
     """Maximum tokens of thoughts, for enabled. Absent: the server's --reasoning-budget."""
     display: Literal["summarized", "omitted"] | None = None
-    """omitted: thoughts are generated, but sent only within their signature."""
+    """omitted: thoughts are generated, but sent only in their signature."""
 
 
 class OutputFormat(Body):
@@ -57,7 +57,7 @@ class OutputConfig(Body):
     """Passed to the chat template, which may ignore it."""
     format: OutputFormat | None = None
     task_budget: Any = None
-    """Without effect; a warning in the message says so."""
+    """Has no effect; the message then contains a warning."""
 
 
 class ThreadOptions(Body):
@@ -77,34 +77,34 @@ class DiagnosticsOptions(Body):
 class MessagesRequest(SharedFields):
     """POST /v1/messages.
 
-    Any name of a model is accepted, since Anthropic's clients only know Anthropic's models. output_format is
-    the former name of output_config.format.
+    Any model name is accepted, because Anthropic's clients only know Anthropic's models. output_format is the
+    former name of output_config.format.
     """
 
     messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
     """If the last message is the assistant's, the reply continues it."""
     system: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Absent: the reply may go on until the context ends."""
+    """Absent: the reply may fill the context."""
     stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] = Field(
         default_factory=list[str]
     )
     tools: Annotated[list[AnyTool], Field(fail_fast=True)] | None = None
     tool_choice: ChoiceOfTool | None = None
     thinking: Thinking | None = None
-    """Absent: the model thinks if its chat template lets it."""
+    """Absent: the model thinks if its chat template allows it."""
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     thread: ThreadOptions | None = None
-    """create: keep the conversation under the id of the message. continue: go on with the conversation kept
-    under previous_message_id, and with its system and tools where this request has none. The server keeps
-    a bounded number of conversations, in memory."""
+    """create: keep the conversation under the id of the message. continue: continue the conversation kept
+    under previous_message_id; its system and tools apply if this request has none. The server keeps a bounded
+    number of conversations, in memory."""
     diagnostics: DiagnosticsOptions | None = None
-    """The message says where its prompt departs from that of an earlier message that had this field, too."""
+    """Report in the message where its prompt differs from that of an earlier message with this field."""
     context_management: ContextEdits | None = None
-    """What to leave out of a conversation that became long; the message lists what was left out."""
+    """Parts to leave out of a long conversation; the message lists the parts that were left out."""
     compaction: SummaryRequest | None = None
-    """The message is a summary of the conversation, not a reply. Not with context_management."""
+    """Answer with a summary of the conversation instead of a reply. Not with context_management."""
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,

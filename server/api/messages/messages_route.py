@@ -1,4 +1,4 @@
-"""POST /v1/messages and /v1/messages/count_tokens, Anthropic's Messages API, over chat completions."""
+"""POST /v1/messages and /v1/messages/count_tokens (Anthropic's Messages API), by way of chat completions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.api.messages.messages_as_chat import Before, as_chat
 from server.api.messages.messages_request import MessagesRequest
 from server.api.messages.messages_tools import AnyTool
 from server.api.renaming import renamed
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.submit import prepared_chat
 from server.api.stages.validate import checked, on_prompt_thread, read
 from server.errors import NotFoundError
@@ -21,24 +21,24 @@ from server.errors import NotFoundError
 KEPT_TOOLS: TypeAdapter[list[AnyTool]] = TypeAdapter(list[AnyTool])
 
 
-async def create(request: Request, served: Served) -> Response:
+async def create(request: Request, services: Services) -> Response:
     """Answer a request with a message, whole or as a stream."""
     body = await read(request, MessagesRequest)
-    turn = as_chat(body, await _earlier_conversation(served, body), senses=served.senses)
+    turn = as_chat(body, await _earlier_conversation(services, body), senses=services.senses)
     with renamed(turn.names):
-        turn = await TurnEditor(request, served, turn).edit(body)
-        chat = checked(served, turn.chat)
-        asked = await on_prompt_thread(request, prepared_chat, served, chat)
-        answer = MessagesAnswer(served, chat, asked, body, turn)
+        turn = await TurnEditor(request, services, turn).edit(body)
+        chat = checked(services, turn.chat)
+        asked = await on_prompt_thread(request, prepared_chat, services, chat)
+        answer = MessagesAnswer(services, chat, asked, body, turn)
     return await deliver(request, answer, stream=body.stream)
 
 
-async def count_tokens(request: Request, served: Served) -> Response:
-    """Answer with the number of tokens in the prompt that a message with this body would have."""
+async def count_tokens(request: Request, services: Services) -> Response:
+    """Answer with the number of tokens in the prompt of a message with this body."""
     body = await read(request, MessagesRequest)
-    turn = as_chat(body, await _earlier_conversation(served, body), senses=served.senses)
+    turn = as_chat(body, await _earlier_conversation(services, body), senses=services.senses)
     with renamed(turn.names):
-        editor = TurnEditor(request, served, turn)
+        editor = TurnEditor(request, services, turn)
         n = n_before = await editor.n_tokens()
         if body.context_management is not None:
             await editor.edit(body, compacts=False)
@@ -47,15 +47,15 @@ async def count_tokens(request: Request, served: Served) -> Response:
     return Json({"input_tokens": n, **counted})
 
 
-async def _earlier_conversation(served: Served, body: MessagesRequest) -> Before | None:
-    """Return the conversation that a request continues.
+async def _earlier_conversation(services: Services, body: MessagesRequest) -> Before | None:
+    """Return the stored conversation that a request continues.
 
     Raises:
-        NotFoundError: The server has not kept it.
+        NotFoundError: The server has not stored it, or has dropped it.
     """
     if body.thread is None or (id := body.thread.previous_message_id) is None:
         return None
-    stored = await served.replies.get(body.salt, id)
+    stored = await services.replies.get(body.salt, id)
     if stored is None or not id.startswith("msg_"):
         raise NotFoundError(
             f"thread.previous_message_id: the message '{id}' is not kept here: send the whole conversation",

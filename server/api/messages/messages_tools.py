@@ -27,10 +27,10 @@ class ClientTool(Body):
     """Nested at most 120 levels deep."""
     strict: bool | None = None
     allowed_callers: Annotated[list[str], Field(fail_fast=True)] | None = None
-    """Without `direct` only code may call the tool, so it is left out."""
+    """Who may call the tool. Without `direct` only code may, so the tool is left out."""
     defer_loading: bool = False
-    """true: the tool is left out until a tool_reference names it, and is shown there. Without effect if
-    Anthropic's servers are to search for tools, since this server does not search."""
+    """true: the tool is left out until a tool_reference names it, and is shown there. Has no effect if the
+    request leaves the search to Anthropic's servers, since this server does not search."""
 
 
 class AnthropicTool(Body):
@@ -92,7 +92,7 @@ _DESCRIBED: Mapping[str, tuple[str, Json]] = {
         ),
     ),
 }
-"""Descriptions for the model of Anthropic's tools that clients carry out, by prefixes of their types."""
+"""Descriptions, for the model, of those tools of Anthropic that clients carry out, by prefix of the type."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class OfferedTools:
     places: list[str] = field(default_factory=list[str])
     """Names of the request's fields with these tools, in the same order."""
     deferred: dict[str, tuple[Json, str]] = field(default_factory=dict[str, tuple[Json, str]])
-    """Tools that no message has shown yet, by name, with their places."""
+    """Tools that no message has shown yet, by name, each with its field in the request."""
     left_out: list[str] = field(default_factory=list[str])
     """Sentences about parts of the request that are not served."""
 
@@ -128,7 +128,7 @@ class OfferedTools:
             self.places.append(found[1])
 
     def place_of(self, param: str) -> str:
-        """Return this request's name for a field of the chat completion's tools."""
+        """Convert the name of a field in the chat completion's tools to this request's name."""
 
         def place(found: re.Match[str]) -> str:
             inner = found[2].replace(".function", "", 1).replace(".parameters", ".input_schema", 1)
@@ -140,7 +140,7 @@ class OfferedTools:
 def offered_tools(tools: Sequence[AnyTool]) -> OfferedTools:
     """Return the tools that this server can offer to its model.
 
-    If the request wants Anthropic's servers to search for tools, none is deferred: this server cannot search.
+    No tool is deferred if Anthropic's servers are to search for tools, because this server cannot search.
     """
     searched = any(tool.type.startswith("tool_search_tool_") for tool in tools)
     offered = OfferedTools()
@@ -159,7 +159,7 @@ def offered_tools(tools: Sequence[AnyTool]) -> OfferedTools:
 
 
 def _as_chat(tool: AnyTool) -> Json | None:
-    """Return the tool in the form of a chat completion; None if Anthropic's servers carry it out."""
+    """Return the tool in chat completion format, None if Anthropic's servers carry it out."""
     if isinstance(tool, ClientTool):
         told = {"name": tool.name, "description": tool.description, "strict": tool.strict}
         return {"type": "function", "function": {**told, "parameters": tool.input_schema}}

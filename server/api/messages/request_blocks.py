@@ -28,7 +28,7 @@ class RedactedBlock(Body):
 
 
 def _as_object(given: Any) -> Any:
-    """Return arguments as an object. Clients that keep them as JSON text send that text."""
+    """Return arguments as an object. Some clients send them as JSON text."""
     if not isinstance(given, str):
         return cast(Json, given) if isinstance(given, dict) else {"input": given}
     try:
@@ -59,7 +59,7 @@ class ToolReference(Body):
 
 
 class OtherBlock(Body):
-    """A block of any other type: pictures, files, and what Anthropic's own tools did."""
+    """A block of any other type, such as a picture, a file, or a call or result of Anthropic's own tools."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -83,7 +83,7 @@ class OtherBlock(Body):
 
     @property
     def url(self) -> Any:
-        """Return the URL of a picture, a data URL of one in base64; None if the block has neither."""
+        """Return a picture's URL, or the data URL of a picture in base64; None if the block has neither."""
         source = self.fields.get("source")
         given = cast(Json, source) if isinstance(source, dict) else {}
         if given.get("type") == "base64":
@@ -92,7 +92,7 @@ class OtherBlock(Body):
 
     @property
     def text(self) -> str:
-        """Return the block's text, or the text that stands for it."""
+        """Return the block's text, or the text that replaces it."""
         return "\n".join(texts_in(self.fields)) or (stand_in(self.type) if self.is_unseen else "")
 
 
@@ -113,7 +113,7 @@ class ToolResultBlock(Body):
     tool_use_id: str
     content: str | Annotated[list[Returned], Field(fail_fast=True)] = ""
     is_error: bool = False
-    """true: the text that the model reads begins with Error."""
+    """true: the model reads the text with the prefix `Error: `."""
 
 
 def _tag_of_block(block: Any) -> str:
@@ -139,7 +139,7 @@ _HOLDING = ("source", "content", "tool_references")
 
 
 def texts_in(value: Any) -> list[str]:
-    """Return the texts in a block of any form, with a text in place of each picture."""
+    """Return the texts in a block of any form; pictures are replaced by texts."""
     if isinstance(value, str):
         return [value] if value else []
     if isinstance(value, list):

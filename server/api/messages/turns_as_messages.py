@@ -38,9 +38,9 @@ class TurnMessages:
         """Begin with messages of an earlier request.
 
         Args:
-            tools: the request's tools; turns may show deferred tools.
-            before: chat messages of the earlier conversation.
-            senses: what the model reads beside text.
+            tools: The request's tools; turns may show deferred tools.
+            before: Chat messages of the earlier conversation.
+            senses: What the model reads beside text.
         """
         self.messages = list(before)
         self._tools = tools
@@ -50,7 +50,7 @@ class TurnMessages:
         """Add these turns.
 
         Raises:
-            FieldError: the user's last words contain a file, or a picture that the model does not see.
+            FieldError: The user's last words contain a file, or a picture that the model cannot read.
         """
         _refuse_unread(turns, self._senses)
         spoken = max((i for i, turn in enumerate(turns) if turn.role == "user"), default=-1)
@@ -92,7 +92,7 @@ class TurnMessages:
     def _reply(self, blocks: Sequence[Block]) -> None:
         """Add a reply as one message: thoughts first, then text, then calls.
 
-        A result of a tool that Anthropic's servers ran divides the reply into two messages.
+        A result of a tool that Anthropic's servers ran splits the reply into two messages.
         """
         begun: list[Block] = []
         for block in blocks:
@@ -109,7 +109,7 @@ class TurnMessages:
         self.messages += _reply(begun) if begun or not blocks else ()
 
     def _result_text(self, block: ToolResultBlock) -> Json:
-        """Return a tool's result as a message, whose text says if the tool failed."""
+        """Return a tool's result as a message; the text says so if the tool failed."""
         given = block.content
         parts = [given] if isinstance(given, str) else [self._returned_part(part) for part in given]
         if block.is_error:
@@ -125,9 +125,10 @@ class TurnMessages:
 
 
 def _refuse_unread(turns: Sequence[Turn], senses: Senses) -> None:
-    """Raise FieldError if the user's last words contain a file, or a picture that the model does not see.
+    """Raise FieldError if the user's last words contain a file, or a picture that the model cannot read.
 
-    Earlier ones were for another model. A picture beside a tool's result belongs to the result.
+    Earlier files and pictures are allowed: another model may have read them. A picture beside a tool's result
+    belongs to the result.
     """
     n_before = len(turns)
     while n_before and turns[n_before - 1].role != "assistant":
@@ -147,7 +148,7 @@ def _refuse_unread(turns: Sequence[Turn], senses: Senses) -> None:
 
 
 def _reply(blocks: Sequence[Block]) -> Iterator[Json]:
-    """Yield the message that the blocks form; nothing if the blocks say nothing."""
+    """Yield the message made of the blocks; yield nothing if it would be empty."""
     thoughts = "".join(
         block.thinking or decode_thoughts(block.signature)
         for block in blocks
@@ -168,7 +169,7 @@ def _block_text(block: Block) -> str:
 
 
 def _call_of_block(block: Block) -> Json | None:
-    """Return the call in a block, of a client's tool or of Anthropic's; None if the block is no call."""
+    """Return the call in a block (of a client's or Anthropic's tool), None if the block is no call."""
     if isinstance(block, ToolUseBlock):
         function = {"name": block.name, "arguments": block.input}
         return {"id": block.id, "type": "function", "function": function}

@@ -1,1 +1,1 @@
-"""POST /completion, llama-server's own form."""
+"""POST /completion, llama-server's own format."""

@@ -13,7 +13,7 @@ from server.api.body import Body
 from server.api.delivery import deliver
 from server.api.native.native_answer import NativeAnswer
 from server.api.native.native_request import NativeRequest
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.prompted import Prompted
 from server.api.stages.submit import prepared
 from server.api.stages.tokenize import NO_MIDDLE, around
@@ -26,9 +26,9 @@ MAX_EXTRA = 1024
 REPOSITORY = "myproject\n"
 """Name that llama-server gives to every repository."""
 FOR_REPLY = 4
-"""A reply without a limit gets one part in this number of the context.
+"""A reply without a limit gets 1/FOR_REPLY of the context.
 
-With half of that room, long replies end early; with twice as much, the model sees fewer texts.
+Twice: long replies end early. Half: the model sees fewer texts.
 """
 
 
@@ -40,16 +40,16 @@ class ExtraText(Body):
 
 
 class InfillRequest(NativeRequest):
-    """Body of /infill: the fields of a NativeRequest; `prompt` is text after input_prefix."""
+    """Body of /infill: the fields of a NativeRequest; `prompt` is appended to input_prefix."""
 
     input_prefix: str
-    """The text before the generated one."""
+    """The text before the generated text."""
     input_suffix: str
-    """The text after the generated one."""
+    """The text after the generated text."""
     input_extra: Annotated[list[ExtraText], Field(max_length=MAX_EXTRA, fail_fast=True)] = Field(
         default_factory=list[ExtraText]
     )
-    """Texts that the model reads before prefix and suffix; if room is short, as much of their end as fits."""
+    """Texts that the model reads before prefix and suffix; if they are too long, only their end."""
 
     def contradiction(self) -> tuple[str, str] | None:
         if not isinstance(self.prompt, str):
@@ -59,35 +59,35 @@ class InfillRequest(NativeRequest):
         return super().contradiction()
 
 
-async def create(request: Request, served: Served) -> Response:
+async def create(request: Request, services: Services) -> Response:
     """Answer with a text that fits between a prefix and a suffix."""
-    fim = served.vocabulary.fim
+    fim = services.vocabulary.fim
     if fim is None:
         raise NotSupportedError(NO_MIDDLE)
     body = await read(request, InfillRequest)
-    check_model(body.model, served.model)
-    asked = await on_prompt_thread(request, _infill_prompt, served, body, fim)
-    return await deliver(request, NativeAnswer(served, body, [asked]), stream=body.stream)
+    check_model(body.model, services.model)
+    asked = await on_prompt_thread(request, _infill_prompt, services, body, fim)
+    return await deliver(request, NativeAnswer(services, body, [asked]), stream=body.stream)
 
 
-def _infill_prompt(served: Served, body: InfillRequest, fim: FillInMiddle) -> Prompted:
-    """Return the prompt, with as many of the last extra tokens as fit. Raises InvalidRequestError."""
-    vocabulary, n_ctx = served.vocabulary, served.model.n_ctx
+def _infill_prompt(services: Services, body: InfillRequest, fim: FillInMiddle) -> Prompted:
+    """Return the prompt, including as many of the last extra tokens as fit. Raises InvalidRequestError."""
+    vocabulary, n_ctx = services.vocabulary, services.model.n_ctx
     given = body.input_prefix, str(body.prompt), body.input_suffix
-    served.room.check_bytes(sum(len(text.encode()) for text in given), "input_prefix")
-    if sum(len(one.text) for one in body.input_extra) > n_ctx * served.room.longest * FOR_REPLY:
+    services.room.check_bytes(sum(len(text.encode()) for text in given), "input_prefix")
+    if sum(len(one.text) for one in body.input_extra) > n_ctx * services.room.longest * FOR_REPLY:
         raise FieldError("input_extra", "has much more text than the context has room for")
     before = [id for text in given[:2] for id in vocabulary.tokenize(text, special=False)]
     tokens = around(vocabulary, fim, before, body.input_suffix)
-    served.room.check_tokens(len(tokens), "input_prefix")
+    services.room.check_tokens(len(tokens), "input_prefix")
     left = n_ctx - len(tokens) - (body.max_new_tokens or n_ctx // FOR_REPLY)
     if extra := list(_extra_tokens(vocabulary, fim, body.input_extra))[-left:] if left > 0 else []:
         tokens = around(vocabulary, fim, before, body.input_suffix, extra)
-    return prepared(served, body, Prompted("", tokens, whole=False))
+    return prepared(services, body, Prompted("", tokens, whole=False))
 
 
 def _extra_tokens(vocabulary: Vocabulary, fim: FillInMiddle, texts: Sequence[ExtraText]) -> Iterator[int]:
-    """Yield the tokens of extra texts, with file names if the model has a control token for these."""
+    """Yield the tokens of extra texts; add file names if the model has a control token for them."""
     known = fim.repository is not None and fim.file is not None
     if known and texts:
         yield from (fim.repository or 0, *vocabulary.tokenize(REPOSITORY, special=False))

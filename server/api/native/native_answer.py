@@ -1,4 +1,4 @@
-"""Answer a completion in llama-server's own form: one object per reply, in a stream after its chunks."""
+"""Answer a completion in llama-server's own format: one object per reply, streamed after its chunks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from server.api.answer import Answer, sse
 from server.api.choices import Portion, ReplyChoice, likeliest
 from server.api.native.native_request import NativeRequest
 from server.api.native_form import native_result, picked, said
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.prompted import Prompted
 from server.api.statistics import timings
 from server.text.message import Content
 
 
 class NativeAnswer(Answer):
-    """Answer in llama-server's own form."""
+    """An answer in llama-server's own format."""
 
-    def __init__(self, served: Served, body: NativeRequest, prompts: Sequence[Prompted]) -> None:
-        super().__init__("", served, body, prompts)
+    def __init__(self, services: Services, body: NativeRequest, prompts: Sequence[Prompted]) -> None:
+        super().__init__("", services, body, prompts)
         self._body = body
         self._requests = [request for prompt in prompts for request in prompt.requests]
 
     def _whole_json(self) -> bytes:
-        """Return one object, or a list of several in the order of the prompts."""
+        """Return one object, or a list of objects in the order of the prompts."""
         portions = [choice.portion() for choice in self._choices]
         best = [choice for choices in self._by_prompt for choice in likeliest(choices, self._body.n)]
         results = [
@@ -59,14 +59,14 @@ class NativeAnswer(Answer):
         return {"index": choice.index, "id_slot": choice.slot, "stop": False, **counts}
 
     def _result_json(self, choice: ReplyChoice) -> dict[str, Any]:
-        return native_result(self._served, self._body, self._requests[choice.index], choice)
+        return native_result(self._services, self._body, self._requests[choice.index], choice)
 
     def _wanted_fields(self, result: dict[str, Any]) -> dict[str, Any]:
         return picked(result, self._body.response_fields) if self._body.response_fields else result
 
 
 def _by_token(portion: Portion) -> Iterator[Portion]:
-    """Yield one portion per token if there are probabilities, as llama-server does, else one portion."""
+    """Yield one portion per token if there are probabilities (as llama-server does), else one portion."""
     entries: list[Any] = portion.logprobs["content"] if portion.logprobs else []
     rest, decoder = portion.text, codecs.getincrementaldecoder("utf-8")("replace")
     for entry in entries[:-1]:

@@ -1,4 +1,4 @@
-"""Body of a completion in llama-server's own form."""
+"""Body of a completion in llama-server's own format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NativeRequest(CompletionRequest):
     """POST /completion. Fields are those of a legacy completion, and llama-server's own."""
 
     response_fields: Annotated[list[str], Field(max_length=MAX_FIELDS, fail_fast=True)] | None = None
-    """Fields to keep in the reply, or in the last chunk of a stream; a/b is field b within a. Empty: all."""
+    """Fields to keep in the reply or a stream's last chunk; a/b is field b within a. Empty: all fields."""
     n_cmpl: Choices | None = None
     """Another name of n."""
 

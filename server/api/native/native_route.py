@@ -1,4 +1,4 @@
-"""POST /completion and /completions, as llama-server has them."""
+"""POST /completion and /completions, as in llama-server."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from starlette.responses import Response
 from server.api.delivery import deliver
 from server.api.native.native_answer import NativeAnswer
 from server.api.native.native_request import NativeRequest
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.submit import prepared_texts
 from server.api.stages.validate import check_model, on_prompt_thread, read
 
 
-async def create(request: Request, served: Served) -> Response:
-    """Answer a completion in llama-server's own form."""
+async def create(request: Request, services: Services) -> Response:
+    """Answer a completion in llama-server's own format."""
     body = await read(request, NativeRequest)
-    check_model(body.model, served.model)
-    prompts = await on_prompt_thread(request, prepared_texts, served, body)
-    return await deliver(request, NativeAnswer(served, body, prompts), stream=body.stream)
+    check_model(body.model, services.model)
+    prompts = await on_prompt_thread(request, prepared_texts, services, body)
+    return await deliver(request, NativeAnswer(services, body, prompts), stream=body.stream)

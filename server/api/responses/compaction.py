@@ -18,7 +18,7 @@ from server.api.responses.response_events import new_id
 from server.api.responses.response_items import Item
 from server.api.responses.response_request import ResponseRequest
 from server.api.sealed import sealed_summary
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.prompted import Prompted
 
 Json: TypeAlias = dict[str, Any]
@@ -43,16 +43,18 @@ def compaction_item(summary: str) -> Json:
 class Compaction(Summary):
     """The answer to a request for a shorter conversation."""
 
-    def __init__(self, served: Served, chat: ChatRequest, asked: Prompted, said: Sequence[Json] = ()) -> None:
+    def __init__(
+        self, services: Services, chat: ChatRequest, asked: Prompted, said: Sequence[Json] = ()
+    ) -> None:
         """Submit the prompt.
 
         Args:
-            served: the server.
-            chat: the chat completion that writes the summary.
-            asked: the prompt of `chat`.
-            said: the user's messages, as items.
+            services: The server.
+            chat: The chat completion that writes the summary.
+            asked: The prompt of `chat`.
+            said: The user's messages, as items.
         """
-        super().__init__(new_id("resp"), served, chat, asked)
+        super().__init__(new_id("resp"), services, chat, asked)
         self._said = said
 
     @property

@@ -12,7 +12,7 @@ from server.api.responses.response_items import Item
 from server.api.responses.response_request import MAX_METADATA
 
 MOST_ADDED = 20
-"""Maximum items added by one request, as OpenAI has it."""
+"""Maximum items added by one request, as in OpenAI's API."""
 
 Metadata = Annotated[dict[str, str], Field(max_length=MAX_METADATA), at_most(MAX_METADATA)]
 

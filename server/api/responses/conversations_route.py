@@ -16,7 +16,7 @@ from server.api.responses.conversation_request import ConversationRequest, Items
 from server.api.responses.response_events import new_id
 from server.api.responses.response_items import Item, ReferenceItem, as_stored
 from server.api.responses.stored_route import MOST_ITEMS, page_of
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.validate import read
 from server.engine.request_account import tenant
 from server.errors import FieldError, NotFoundError
@@ -24,59 +24,59 @@ from server.replies.kept import StoredResponse, with_items
 from server.replies.store import Owner
 
 
-async def create(request: Request, served: Served) -> Response:
+async def create(request: Request, services: Services) -> Response:
     body = await read(request, ConversationRequest)
     about = {"id": new_id("conv"), "object": "conversation", "created_at": int(time.time())}
     made = StoredResponse({**about, "metadata": body.metadata}, (), _new_items(body.items))
-    served.replies.put(Owner(body.salt, tenant()), made)
-    await served.replies.flush()
+    services.replies.put(Owner(body.salt, tenant()), made)
+    await services.replies.flush()
     return Json(made.response)
 
 
-async def retrieve(request: Request, served: Served) -> Response:
-    return Json((await _named(request, served)).response)
+async def retrieve(request: Request, services: Services) -> Response:
+    return Json((await _named(request, services)).response)
 
 
-async def update(request: Request, served: Served) -> Response:
+async def update(request: Request, services: Services) -> Response:
     body = await read(request, MetadataRequest)
     changed = await _changed(
         request,
-        served,
+        services,
         body.salt,
         lambda one: replace(one, response={**one.response, "metadata": body.metadata}),
     )
     return Json(changed.response)
 
 
-async def delete(request: Request, served: Served) -> Response:
+async def delete(request: Request, services: Services) -> Response:
     """Delete a conversation; its stored responses stay."""
-    conversation = await _named(request, served)
-    await served.replies.delete(Owner(_salt_of_query(request), tenant()), conversation.id)
+    conversation = await _named(request, services)
+    await services.replies.delete(Owner(_salt_of_query(request), tenant()), conversation.id)
     return Json({"id": conversation.id, "object": "conversation.deleted", "deleted": True})
 
 
-async def list_items(request: Request, served: Served) -> Response:
-    conversation = await _named(request, served)
+async def list_items(request: Request, services: Services) -> Response:
+    conversation = await _named(request, services)
     return Json(page_of(conversation.input_items, request.query_params))
 
 
-async def add_items(request: Request, served: Served) -> Response:
+async def add_items(request: Request, services: Services) -> Response:
     body = await read(request, ItemsRequest)
     new = _new_items(body.items)
-    await _changed(request, served, body.salt, lambda one: with_items(one, new))
+    await _changed(request, services, body.salt, lambda one: with_items(one, new))
     listed = {"object": "list", "data": new, "has_more": len(new) > MOST_ITEMS}
     return Json({**listed, "first_id": new[0]["id"], "last_id": new[-1]["id"]})
 
 
-async def retrieve_item(request: Request, served: Served) -> Response:
-    conversation, id = await _named(request, served), request.path_params["item_id"]
+async def retrieve_item(request: Request, services: Services) -> Response:
+    conversation, id = await _named(request, services), request.path_params["item_id"]
     found = next((item for item in conversation.input_items if item["id"] == id), None)
     if found is None:
         raise NotFoundError(f"Item with id '{id}' not found.", param="item_id")
     return Json(found)
 
 
-async def delete_item(request: Request, served: Served) -> Response:
+async def delete_item(request: Request, services: Services) -> Response:
     """Delete an item of a conversation, and answer with the conversation."""
     id = request.path_params["item_id"]
 
@@ -86,12 +86,12 @@ async def delete_item(request: Request, served: Served) -> Response:
             raise NotFoundError(f"Item with id '{id}' not found.", param="item_id")
         return replace(conversation, input_items=kept)
 
-    return Json((await _changed(request, served, _salt_of_query(request), without)).response)
+    return Json((await _changed(request, services, _salt_of_query(request), without)).response)
 
 
-async def stored_conversation(served: Served, salt: str, id: str) -> StoredResponse:
+async def stored_conversation(services: Services, salt: str, id: str) -> StoredResponse:
     """Return the conversation with this id. Raises NotFoundError."""
-    stored = await served.replies.get(salt, id) if id.startswith("conv_") else None
+    stored = await services.replies.get(salt, id) if id.startswith("conv_") else None
     if stored is None:
         raise _no_conversation(id)
     return stored
@@ -101,17 +101,17 @@ def _no_conversation(id: str) -> NotFoundError:
     return NotFoundError(f"Conversation with id '{id}' not found.", param="conversation")
 
 
-async def _named(request: Request, served: Served) -> StoredResponse:
-    return await stored_conversation(served, _salt_of_query(request), request.path_params["id"])
+async def _named(request: Request, services: Services) -> StoredResponse:
+    return await stored_conversation(services, _salt_of_query(request), request.path_params["id"])
 
 
 async def _changed(
-    request: Request, served: Served, salt: str, change: Callable[[StoredResponse], StoredResponse]
+    request: Request, services: Services, salt: str, change: Callable[[StoredResponse], StoredResponse]
 ) -> StoredResponse:
     """Change the conversation that a request names, and return the new one. Raises NotFoundError."""
     id = request.path_params["id"]
     owner = Owner(salt, tenant())
-    changed = await served.replies.change(owner, id, change) if id.startswith("conv_") else None
+    changed = await services.replies.change(owner, id, change) if id.startswith("conv_") else None
     if changed is None:
         raise _no_conversation(id)
     return changed

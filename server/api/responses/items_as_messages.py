@@ -62,12 +62,12 @@ class Conversation:
         """Begin empty.
 
         Args:
-            tools: the request's tools; items may add to them.
-            senses: what the model reads beside text.
+            tools: The request's tools; items may add tools.
+            senses: What the model reads beside text.
         """
         self.messages: list[Json] = []
-        self.effort: str | None = None  # of the last configuration item; None: none has it
-        self.format: Json | None = None  # format of texts by the last configuration item
+        self.effort: str | None = None  # effort in the last configuration item that has one
+        self.format: Json | None = None  # text format in the last configuration item that has one
         self._tools = tools
         self._senses = senses
 
@@ -75,7 +75,7 @@ class Conversation:
         """Add these items; consecutive thoughts, text and calls of the assistant become one message.
 
         Raises:
-            FieldError: the user's last words contain what the model cannot read.
+            FieldError: The user's last words contain something that the model cannot read.
         """
         _refuse_unread(items, self._senses)
         for i, item in enumerate(items):
@@ -125,7 +125,7 @@ class Conversation:
             self.messages.append(said)
 
     def _content_of(self, item: MessageItem) -> str | list[Json]:
-        """Return a message's text; a list of parts if the user put in what the model reads beside text."""
+        """Return a message's text, or a list of parts if the model reads a picture or sound in it."""
         if isinstance(item.content, str):
             return item.content
         senses = TEXT_ONLY if item.role == "assistant" else self._senses
@@ -134,7 +134,7 @@ class Conversation:
         return [sensed(part) if senses.reads(part.type) else _said(part) for part in item.content]
 
     def _returned(self, output: Any) -> str | list[Json]:
-        """Return a tool's result as text; as a list of parts if the model reads one that is no text."""
+        """Return a tool's result as text, or as parts if the model reads a picture or sound in it."""
         parts = cast(list[Any], output) if isinstance(output, list) else []
         if not any(self._senses.reads(type_of(part)) for part in parts):
             return _returned_text(output)
@@ -157,7 +157,7 @@ class Conversation:
         self.messages.append({"role": "tool", "tool_call_id": id, "content": content})
 
     def _show_tools(self, item: FoundToolsItem, shown: str) -> None:
-        """Add a message with an item's tools: the result of a search, or a developer message."""
+        """Add a message that shows an item's tools: the result of a search, or a developer message."""
         if item.type == "tool_search_output":
             self._add_result(item.call_id or "", shown)
         else:
@@ -186,7 +186,7 @@ class Conversation:
     def _go_on(self, said: Json, fresh: Sequence[str] = ()) -> None:
         """Add `said` to the last message, or to a new one.
 
-        A new one begins unless the last message is the assistant's and has no field in `fresh`.
+        A new message begins unless the last one is the assistant's and has none of the fields in `fresh`.
         """
         last = self.messages[-1] if self.messages else {}
         if last.get("role") != "assistant" or any(name in last for name in fresh):
@@ -197,10 +197,10 @@ class Conversation:
 
 
 def _refuse_unread(items: Sequence[Item], senses: Senses) -> None:
-    """Raise FieldError if the user's last words contain a file, or another part that the model does not read.
+    """Raise FieldError if the user's last words contain a file, or another part that the model cannot read.
 
-    Those of earlier turns are let through: another model may have answered them. So is a picture after the
-    result of a tool, since it belongs to the result.
+    Files and pictures of earlier turns are allowed: another model may have read them. A picture after a
+    tool's result is allowed too, since it belongs to the result.
     """
     n_before = len(items)
     while (
@@ -234,7 +234,7 @@ def _text_of_part(part: Part | RefusalPart | UnseenPart) -> str:
 
 
 def _arguments_text(member: str, value: Any) -> str:
-    """Return arguments as JSON text of an object; a value that is no object becomes its field `member`."""
+    """Return arguments as the JSON text of an object. Any other value becomes the object's field `member`."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         with suppress(ValueError):
             value = json.loads(value)
@@ -243,7 +243,7 @@ def _arguments_text(member: str, value: Any) -> str:
 
 
 def _returned_text(value: Any) -> str:
-    """Return a tool's result as text, with a text in place of each picture."""
+    """Return a tool's result as text; pictures are replaced by texts."""
     if isinstance(value, list):
         return "\n".join(map(_returned_text, cast(list[Any], value)))
     if not isinstance(value, dict):

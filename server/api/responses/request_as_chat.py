@@ -60,13 +60,13 @@ def as_chat(
     """Return a request to the Responses API as a chat completion.
 
     Args:
-        body: the request.
-        before: chat messages of the response that the request continues.
-        items: the request's input; references are replaced by the items that they name.
-        senses: what the model reads beside text.
+        body: The request.
+        before: Chat messages of the response that the request continues.
+        items: The request's input, with references replaced by the named items.
+        senses: What the model reads beside text.
 
     Raises:
-        FieldError: a tool, a choice of tools or an item cannot be served.
+        FieldError: A tool, a choice of tools or an item cannot be served.
     """
     tools = served_tools(body.tools)
     conversation = Conversation(tools, senses=senses)
@@ -109,7 +109,7 @@ def _remembered(messages: Sequence[Json], body: ResponseRequest) -> Sequence[Jso
 
 
 def _form_of(conversation: Conversation, body: ResponseRequest) -> TextFormat:
-    """Return the format of the reply's text: that of the last configuration item, else the request's."""
+    """Return the format of the reply's text, from the last configuration item, else from the request."""
     if conversation.format is None:
         return body.text.format
     try:
@@ -141,7 +141,7 @@ def _tool_choice(body: ResponseRequest, tools: ServedTools) -> Any:
 
 
 def _named_choice(choice: NamedTool, tools: ServedTools, place: str) -> Json:
-    """Return the choice of one tool in a chat completion's form; a deferred tool becomes callable."""
+    """Return the choice of one tool in chat completion format; a deferred tool becomes callable."""
     deferred = next(
         (one for one in tools.deferred.values() if choice.name in (one.name, one.flat_name)), None
     )

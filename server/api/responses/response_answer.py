@@ -16,10 +16,10 @@ from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
 from server.api.partial_answer import Json, PartialAnswer, recipe_of
 from server.api.responses.request_as_chat import AsChat
-from server.api.responses.response_events import Event, Output, ReplyFormat, new_id
+from server.api.responses.response_events import Event, ItemOptions, Output, new_id
 from server.api.responses.response_request import ResponseRequest
 from server.api.responses.response_tools import AnyTool, OwnFunction, is_served
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.prompted import Prompted
 from server.api.statistics import measured, timings
 from server.errors import DuoError, StoreError
@@ -48,11 +48,11 @@ class ResponseTurn:
 
 
 class ResponseAnswer(Answer):
-    """One reply as one response."""
+    """The answer with one reply as one response."""
 
     def __init__(
         self,
-        served: Served,
+        services: Services,
         chat: ChatRequest,
         asked: Prompted,
         body: ResponseRequest,
@@ -62,25 +62,25 @@ class ResponseAnswer(Answer):
         """Submit the prompt.
 
         Args:
-            served: the server.
-            chat: the chat completion that the request was converted to.
-            asked: the prompt of `chat`.
-            body: the request.
-            turn: the request as a turn of its conversation.
-            begun: the part of the response that another process has sent; this answer continues it.
+            services: The server.
+            chat: The chat completion that the request was converted to.
+            asked: The prompt of `chat`.
+            body: The request.
+            turn: The request as a turn of its conversation.
+            begun: The part of the response that another process has sent; this answer continues it.
         """
-        super().__init__(begun.id if begun else new_id("resp"), served, chat, [asked])
+        super().__init__(begun.id if begun else new_id("resp"), services, chat, [asked])
         self._begun = begun
         self._sampling = asked.requests[0].sampling
         self._body = body
         self._turn = turn
-        self._joins: dict[str, Any] | None = None  # the response, until it is added to its conversation
+        self._joins: dict[str, Any] | None = None  # response that is to be added to its conversation
         self._warnings = list(turn.chat.tools.left_out)
         self._choice = self._choices[0]
         self._created = begun.created if begun else int(time.time())
         asked_thoughts = body.reasoning and body.reasoning.summary_kind
         self._output = Output(
-            ReplyFormat(
+            ItemOptions(
                 turn.chat.tools.by_name,
                 as_summary=bool(asked_thoughts),
                 sealed="reasoning.encrypted_content" in body.include,
@@ -96,7 +96,7 @@ class ResponseAnswer(Answer):
         return orjson.dumps(self._store_response())
 
     def _item_id(self, kind: str) -> str:
-        """Return the id of the next item, the same as any other process would give it."""
+        """Return the id of the next item; every process derives an equal id."""
         return f"{kind}_{derived(self._id, str(len(self._output.items)))[:48]}"
 
     def _number_from(self, n: int) -> None:
@@ -106,20 +106,20 @@ class ResponseAnswer(Answer):
         told, turn = recipe_of(self._id, self._created, self._prompts), self._turn
         earlier = turn.input_items[: len(turn.input_items) - len(turn.new_items)]
         about = {"before": turn.before, "earlier": earlier, "new": turn.new_items}
-        body = {**given, "input": ""}  # which new_items say
+        body = {**given, "input": ""}  # new_items hold the input
         return told and {"kind": "response", "body": body, **told, **about, "compacted": turn.compacted}
 
     def go_on_alone(self, given: Json) -> dict[str, Any]:
         """Generate and store the response without a connection; return it with the status queued.
 
         Args:
-            given: the request's body, with which another process can go on.
+            given: The request's body, from which another process can continue the response.
 
         Raises:
-            StoreError: it is more than one API key may store.
+            StoreError: The response is larger than what one API key may store.
         """
         queued = self._response_json("queued")
-        kept = self._keep(queued)  # before the log, after whose leaving nothing of this process is stored
+        kept = self._keep(queued)  # before the log: once others have the log, this process stores nothing
         if kept == "nowhere":
             self.cancel()
             raise StoreError.full()
@@ -127,10 +127,10 @@ class ResponseAnswer(Answer):
             self._warnings.append(HERE_ONLY)
             queued = self._response_json("queued")
         recipe = self.recipe(given) if kept == "everywhere" else None
-        log = self._served.replies.begin_log(self.owner, self._id, recipe)
+        log = self._services.replies.begin_log(self.owner, self._id, recipe)
         for type in ("response.created", "response.queued"):
             log.append(self._numbered_event({"type": type, "response": queued}))
-        self._served.background.start(self.owner, self._id, self, log)
+        self._services.background.start(self.owner, self._id, self, log)
         return queued
 
     def _opening_events(self) -> Iterator[bytes]:
@@ -186,19 +186,19 @@ class ResponseAnswer(Answer):
         if joins is not None:
             await self._join_conversation(joins)
         if self._body.store:
-            await self._served.replies.flush()
+            await self._services.replies.flush()
 
     async def _join_conversation(self, response: dict[str, Any]) -> None:
         """Add the input and the reply to the conversation that the request names."""
         new = [*self._turn.new_items, *response["output"]]
         id = str(self._body.conversation_id)
         try:
-            await self._served.replies.change(self.owner, id, lambda stored: with_items(stored, new))
+            await self._services.replies.change(self.owner, id, lambda stored: with_items(stored, new))
         except StoreError as error:
             logger.warning("%s is not added to its conversation: %s", self._id, error.message)
 
     def _remaining_events(self, choice: ReplyChoice) -> Iterable[Event]:
-        """Yield events for everything of a choice that has not been sent."""
+        """Yield the events of a choice that have not been sent."""
         portion = choice.portion()
         logprobs = portion.logprobs["content"] if portion.logprobs else ()
         yield from self._output.feed(portion.pieces, logprobs)
@@ -218,7 +218,7 @@ class ResponseAnswer(Answer):
         """Return the finished response, and store it if the request asks for it."""
         response = self._response_json(self._final_status)
         prompt = self._prompts[0].requests[0].prompt
-        self._served.prompts.remember(self._body.salt, self._id, prompt, self._prompt_parts())
+        self._services.prompts.remember(self._body.salt, self._id, prompt, self._prompt_parts())
         if self._body.store and self._keep(response) == "nowhere" and self._body.background:
             self._warnings.append(TOO_LONG)
             response["warnings"] = [*self._warnings]
@@ -227,12 +227,12 @@ class ResponseAnswer(Answer):
         return response
 
     def _keep(self, response: dict[str, Any]) -> Kept:
-        """Store the response in its present state, with what later requests need."""
+        """Store the response in its present state, with the data that later requests need."""
         if self.forgotten:
             return "everywhere"
         messages = [*self._turn.chat.messages, self._choice.message.as_json]
         stored = StoredResponse(response, messages, self._turn.input_items)
-        return self._served.replies.put(self.owner, stored)
+        return self._services.replies.put(self.owner, stored)
 
     def _response_json(self, status: Status, error: dict[str, Any] | None = None) -> dict[str, Any]:
         ended = status in ("completed", "incomplete")
@@ -255,21 +255,21 @@ class ResponseAnswer(Answer):
         return response | measured(self._choice.stats()) | self._cache_diagnostics()
 
     def _prompt_parts(self) -> dict[str, str]:
-        """Return parts of the prompt as texts, to find out which of them a later prompt changes.
+        """Return parts of the prompt as texts, to detect which of them a later prompt changes.
 
-        They are named by the words with which OpenAI reports such a change.
+        The keys are OpenAI's names for such changes.
         """
         chat = self._turn.chat.chat
         told = {"tools_changed": chat.get("tools"), "reasoning_effort_changed": chat.get("reasoning_effort")}
         return {name: repr(value) for name, value in told.items()}
 
     def _cache_diagnostics(self) -> dict[str, Any]:
-        """Return where the prompt departs from that of comparison_response_id; {} if the request has none."""
+        """Return where the prompt differs from comparison_response_id's; {} if the request gives none."""
         id = self._body.prompt_cache_options.comparison_response_id
         if id is None:
             return {}
         prompt = self._prompts[0].requests[0].prompt
-        found = self._served.prompts.divergence(self._body.salt, id, prompt, self._prompt_parts())
+        found = self._services.prompts.divergence(self._body.salt, id, prompt, self._prompt_parts())
         if found is None:
             return {"prompt_cache_diagnostics": {"type": "comparison_response_not_found"}}
         if not found.n_missed:
@@ -294,7 +294,7 @@ class ResponseAnswer(Answer):
         body, sampling, turn = self._body, self._sampling, self._turn
         choice, reasoning = body.tool_choice, body.reasoning
         return {
-            "model": self._served.model.id,
+            "model": self._services.model.id,
             "instructions": body.instructions,
             "previous_response_id": body.previous_response_id,
             **({"conversation": {"id": id}} if (id := body.conversation_id) else {}),

@@ -24,43 +24,43 @@ def new_id(kind: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplyFormat:
-    """The form in which a reply is sent."""
+class ItemOptions:
+    """Options of the items that a reply is converted to."""
 
     tools: Mapping[str, ServedTool] = field(default_factory=dict[str, ServedTool])
     """The tools that the reply may call, by the model's names for them."""
     as_summary: bool = False
-    """Thoughts are sent as their own summary."""
+    """True: thoughts are sent as their own summary."""
     sealed: bool = False
-    """Thoughts are also sent as encrypted content."""
+    """True: thoughts are also sent as encrypted content."""
 
 
 class Output:
-    """The items of one response, which grow one after the other.
+    """The items of one response; only the last item grows.
 
-    Methods take the reply's pieces and yield events, which have no sequence numbers yet.
+    Methods take the reply's pieces, and yield events without sequence numbers.
     """
 
-    def __init__(self, format: ReplyFormat | None = None, id_of: Callable[[str], str] = new_id) -> None:
+    def __init__(self, format: ItemOptions | None = None, id_of: Callable[[str], str] = new_id) -> None:
         """Begin a response.
 
         Args:
-            format: The form in which the reply is sent.
-            id_of: Makes an id with a prefix such as rs, msg or fc.
+            format: Options of the items.
+            id_of: Returns an id with a prefix such as rs, msg or fc.
         """
         self.items: list[Json] = []
-        self._format = format or ReplyFormat()
+        self._format = format or ItemOptions()
         self._id_of = id_of
         self._open: Json | None = None  # the last of the items, while it grows
         self._grown: list[str] = []  # parts of the open item's text or arguments, joined when it is closed
         self._input: InputReader | None = None  # reads the input of a custom tool's open call
 
     def feed(self, pieces: Sequence[Piece], logprobs: Sequence[Json] = ()) -> Iterator[Event]:
-        """Add pieces to the items, and yield the events about that.
+        """Add pieces to the items, and yield the resulting events.
 
         Args:
             pieces: The next pieces of the reply.
-            logprobs: Logprobs of their content, in the form of a chat completion.
+            logprobs: Logprobs of the pieces' content, in chat completion format.
         """
         untold = [_logprob_json(entry) for entry in logprobs]
         for piece in pieces:
@@ -111,7 +111,7 @@ class Output:
             yield from self._add_delta("response.output_text.delta", text, content_index=0, logprobs=logprobs)
 
     def _begin_call(self, call: CallStart) -> Iterator[Event]:
-        """Begin an item for a call; its form depends on the type of the tool."""
+        """Begin an item for a call; its fields depend on the type of the tool."""
         tool = self._format.tools.get(call.name)
         name = tool.name if tool else call.name
         within = {"namespace": tool.namespace} if tool and tool.namespace else {}
@@ -154,7 +154,7 @@ class Output:
         yield {"type": "response.output_item.added", **added}
 
     def _begin_part(self, part: Json) -> Iterator[Event]:
-        """Add the part to the open item, which has no other part."""
+        """Add a part to the open item, which has no part yet."""
         summary = part["type"] == "summary_text"
         self.items[-1]["summary" if summary else "content"].append(part)
         type = "response.reasoning_summary_part.added" if summary else "response.content_part.added"
@@ -205,7 +205,7 @@ class Output:
 
 
 def _parsed_object(arguments: str) -> Json:
-    """Return arguments as an object, {} if they broke off."""
+    """Return arguments as an object, {} if they are incomplete."""
     try:
         given = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -214,7 +214,7 @@ def _parsed_object(arguments: str) -> Json:
 
 
 def _logprob_json(entry: Json) -> Json:
-    """Return a logprob in this API's form: `bytes` is a list instead of null, and there is no id."""
+    """Return a logprob in this API's format: `bytes` is a list instead of null, and there is no id."""
     told: Json = {name: value for name, value in entry.items() if name != "id"}
     told["bytes"] = entry["bytes"] or []
     if "top_logprobs" in entry:

@@ -41,9 +41,9 @@ class UnseenPart(Body):
 
     type: Unseen
     image_url: Any = None
-    """Of a picture: its data URL."""
+    """Data URL of a picture."""
     input_audio: Any = None
-    """Of a sound: as in chat completions."""
+    """A sound, as in chat completions."""
 
 
 class ThoughtPart(Body):
@@ -98,7 +98,7 @@ class MessageItem(ItemBody):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Annotated[list[PartInMessage], Field(fail_fast=True)]
-    """Refusals of earlier replies are read as texts. A text stands for an earlier picture."""
+    """Refusals in earlier replies are read as texts. Earlier pictures are replaced by texts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -137,7 +137,7 @@ class CallOutputItem(ItemBody):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
     output: Output = ""
-    """A text, or parts. The model reads a short text in place of a part that is not text."""
+    """A text, or parts. Parts that are not text are replaced by a short text."""
 
 
 class ReasoningItem(ItemBody):
@@ -148,7 +148,7 @@ class ReasoningItem(ItemBody):
     """The thoughts. Without them, the summary is read."""
     summary: ThoughtParts = Field(default_factory=list[ThoughtPart])
     encrypted_content: str | None = None
-    """Thoughts as this server encoded them; read if content and summary are empty."""
+    """Thoughts, encoded by this server; read if content and summary are empty."""
 
 
 class CompactionItem(ItemBody):
@@ -156,7 +156,7 @@ class CompactionItem(ItemBody):
 
     type: Literal["compaction", "compaction_summary", "context_compaction"]
     encrypted_content: str = ""
-    """The summary as this server encoded it."""
+    """The summary, encoded by this server."""
 
 
 class Effort(Body):
@@ -263,11 +263,11 @@ ANY_ITEM: TypeAdapter[Item] = TypeAdapter(Item)
 
 
 def as_stored(item: Item, id_of: Callable[[str], str]) -> Json:
-    """Return an item in the form in which OpenAI lists it.
+    """Return an item as OpenAI lists it.
 
     Args:
-        item: an item of a request's input.
-        id_of: makes an id with a prefix, for an item without an id.
+        item: An item of a request's input.
+        id_of: Returns an id with a prefix, for an item without an id.
     """
     told = item.model_dump(by_alias=True, exclude_none=True)
     told.setdefault("id", id_of(_KINDS.get(told["type"], "item")))

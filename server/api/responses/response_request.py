@@ -82,7 +82,7 @@ class ReasoningOptions(Body):
     effort: str | None = None
     mode: Literal["standard"] | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None
-    """current_turn leaves out thoughts before the user's last message; else the chat template decides."""
+    """current_turn: leave out thoughts before the user's last message; else the chat template decides."""
     summary: str | None = None
     """auto, concise or detailed: thoughts are sent as their own summary."""
     generate_summary: str | None = None
@@ -105,7 +105,7 @@ class CacheOptions(Body):
     prewarm: bool = False
     """Evaluate the prompt and generate nothing."""
     comparison_response_id: str | None = None
-    """Id of a stored response: the reply says where the two prompts depart."""
+    """Id of a stored response; the reply reports where the two prompts first differ."""
 
 
 class ConversationName(Body):
@@ -116,19 +116,19 @@ class ResponseRequest(SharedFields):
     """POST /v1/responses."""
 
     input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
-    """What the user says, or items of a conversation."""
+    """A user message, or items of a conversation."""
     instructions: str | None = None
     """A system message before all others. The instructions of the previous response do not apply."""
     previous_response_id: str | None = None
-    """A stored response with the same cache_salt, whose conversation this one continues."""
+    """A stored response whose conversation this response continues; its cache_salt must be equal."""
     conversation: str | ConversationName | None = None
-    """A conversation with the same cache_salt: its items come before the input. Once the reply is complete,
-    input and reply are added to it."""
+    """A conversation with an equal cache_salt. Its items precede the input; input and reply are added to it
+    once the reply is complete."""
     store: bool = True
-    """true: later requests can name the response."""
+    """true: store the response, so that later requests can name it."""
     background: bool = False
-    """Go on without this connection: the answer is a queued response, or a stream that can be left and read
-    again by its id. Stored."""
+    """true: continue without this connection. The answer is a queued response, or a stream that can be left
+    and read again by the response's id. The response is stored."""
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     tools: Annotated[list[AnyTool], Field(fail_fast=True)] = Field(default_factory=list[AnyTool])
     tool_choice: ToolChoice = "auto"
@@ -136,8 +136,8 @@ class ResponseRequest(SharedFields):
     text: TextOptions = Field(default_factory=TextOptions)
     reasoning: ReasoningOptions | None = None
     include: Annotated[list[str], Field(fail_fast=True)] = Field(default_factory=list[str])
-    """What else to return: message.output_text.logprobs, or reasoning.encrypted_content, which contains the
-    thoughts. Other values concern tools that this server does not run."""
+    """Further data to return: message.output_text.logprobs, or reasoning.encrypted_content, which contains
+    the thoughts. Other values concern tools that this server does not run."""
     service_tier: str | None = None
     """Copied to the response; there is only one tier."""
     context_management: Annotated[list[ContextManagement], Field(max_length=1, fail_fast=True)] = Field(
@@ -147,8 +147,8 @@ class ResponseRequest(SharedFields):
     top_logprobs: TopLogprobs | None = None
     """Above 0, logprobs are included."""
     truncation: Literal["auto", "disabled"] = "disabled"
-    """auto: a reply that reaches the end of the context goes on, see context_shift of a chat completion.
-    The input has to fit all the same."""
+    """auto: a reply that reaches the end of the context continues (see context_shift of a chat completion).
+    The input itself must fit."""
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA), at_most(MAX_METADATA)] = Field(
         default_factory=dict[str, str]
     )
@@ -170,7 +170,7 @@ class ResponseRequest(SharedFields):
 
     @property
     def conversation_id(self) -> str | None:
-        """Return the id of the conversation, which the request gives alone or in an object."""
+        """Return the conversation's id, whether the request gives it as a text or in an object."""
         given = self.conversation
         return given.id if isinstance(given, ConversationName) else given
 
@@ -180,7 +180,7 @@ class ResponseRequest(SharedFields):
 
     @property
     def prewarms(self) -> bool:
-        """True if the prompt is evaluated and nothing generated."""
+        """True if the prompt is evaluated and nothing is generated."""
         return self.prompt_cache_options.prewarm
 
     @property

@@ -27,7 +27,7 @@ _SEARCH_ARGUMENTS: Json = {
 }
 
 _IN_TOOL = re.compile(r"^tools\.(\d+)\.(function|custom)(\.format\.grammar\.definition)?\.?(.*)$")
-"""Matches the name of a field of a chat completion's tool."""
+"""Matches the name of a field in a chat completion's tool."""
 
 
 class OwnFunction(Body):
@@ -120,7 +120,7 @@ class ServedTool:
     """A tool that the client carries out, with the client's and the model's name for it."""
 
     tool: OwnTool
-    place: str  # the request's field with the tool, such as tools.3.tools.0
+    place: str  # name of the request's field with the tool, such as tools.3.tools.0
     namespace: str | None = None
     in_message: bool = False  # a message shows the tool, so the chat template must not
 
@@ -140,7 +140,7 @@ class ServedTool:
 
     @property
     def as_chat(self) -> Json:
-        """Return the tool in the form of a chat completion."""
+        """Return the tool in chat completion format."""
         tool, beside = self.tool, {"in_message": True} if self.in_message else {}
         if isinstance(tool, OwnCustom):
             grammar = tool.format if isinstance(tool.format, GrammarFormat) else None
@@ -182,7 +182,7 @@ class ServedTools:
         return [tool.as_chat for tool in self.by_name.values()]
 
     def place_of(self, param: str) -> str:
-        """Return this request's name for a field of the chat completion's tools."""
+        """Convert the name of a field in the chat completion's tools to this request's name."""
 
         def place(found: re.Match[str]) -> str:
             served = list(self.by_name.values())[int(found[1])]
@@ -207,13 +207,13 @@ class ServedTools:
         """Add tools to those that the model may call.
 
         Args:
-            tools: the tools.
-            place: name of the list in the request.
-            deferring: leave out tools with defer_loading, until load() shows them.
-            repeated: take the last of several tools with the same name, instead of raising.
+            tools: The tools.
+            place: Name of the list in the request.
+            deferring: True: leave out tools with defer_loading until load() shows them.
+            repeated: True: use the last of several tools with equal names, instead of raising.
 
         Raises:
-            FieldError: two tools have the same name.
+            FieldError: Two tools have equal names.
         """
         for i, tool in enumerate(tools):
             if isinstance(tool, HostedTool) or not is_served(tool):
@@ -229,10 +229,10 @@ class ServedTools:
                 (self.deferred if deferring and deferred else self.by_name)[name] = served
 
     def called(self, name: str, kinds: Sequence[str]) -> ServedTool | None:
-        """Return the tool that the model calls by this name; None if there is none.
+        """Return the tool that the model calls by this name, None if there is none.
 
-        If no tool has this name for the model, it may be a tool's name in its namespace, if only one has it.
-        kinds: The kinds of tools that are looked for.
+        If the model's names do not include it, look for a single tool with this name in any namespace.
+        kinds: The kinds of tools to look for.
         """
         if (exact := self.by_name.get(name)) is not None and exact.kind in kinds:
             return exact
@@ -243,7 +243,7 @@ class ServedTools:
 def served_tools(tools: Sequence[AnyTool]) -> ServedTools:
     """Return the tools of a request that can be served.
 
-    Tools are deferred only if the client is the one that searches, since this server does not search.
+    Tools are deferred only if the client searches for tools, because this server does not search.
 
     Raises:
         FieldError: Two tools have the same name.
@@ -269,7 +269,7 @@ def flat_name(namespace: str | None, name: str) -> str:
 
 
 def _flattened_tools(tool: OwnTool | NamespaceTool, place: str) -> Iterator[tuple[ServedTool, bool]]:
-    """Yield each tool of a namespace, or a single tool, and whether it is deferred."""
+    """Yield each tool of a namespace, or the single tool, with True if it is deferred."""
     if isinstance(tool, NamespaceTool):
         for i, inner in enumerate(tool.tools):
             deferred = tool.defer_loading or inner.defer_loading

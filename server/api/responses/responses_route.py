@@ -1,4 +1,4 @@
-"""POST /v1/responses, OpenAI's Responses API, over chat completions."""
+"""POST /v1/responses (OpenAI's Responses API), by way of chat completions."""
 
 from __future__ import annotations
 
@@ -21,89 +21,88 @@ from server.api.responses.response_events import new_id
 from server.api.responses.response_items import ANY_ITEM, Item, ReferenceItem, as_stored
 from server.api.responses.response_request import ResponseRequest
 from server.api.responses.stored_route import streamed
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.submit import prepared_chat
 from server.api.stages.validate import checked, on_prompt_thread, read
 from server.errors import FieldError, NotFoundError
 from server.replies.kept import StoredResponse
 
 
-async def create(request: Request, served: Served) -> Response:
+async def create(request: Request, services: Services) -> Response:
     """Answer a request with a response, whole or as a stream."""
     body = await read(request, ResponseRequest)
-    turn = await _turn_of(served, body)
+    turn = await _turn_of(services, body)
     with renamed(turn.chat.names):
         if body.context_management:
-            turn = await _shortened_turn(request, served, body, turn)
-        chat = checked(served, turn.chat.chat)
-        asked = await on_prompt_thread(request, prepared_chat, served, chat)
-        answer = ResponseAnswer(served, chat, asked, body, turn)
+            turn = await _shortened_turn(request, services, body, turn)
+        chat = checked(services, turn.chat.chat)
+        asked = await on_prompt_thread(request, prepared_chat, services, chat)
+        answer = ResponseAnswer(services, chat, asked, body, turn)
     if body.background:
         queued = answer.go_on_alone(request.state.given)
-        await served.replies.flush()  # so that other leads find its id once the client knows it
-        return await streamed(served, body.salt, queued) if body.stream else Json(queued)
+        await services.replies.flush()  # other leads must find the id once the client knows it
+        return await streamed(services, body.salt, queued) if body.stream else Json(queued)
     return await deliver(request, answer, stream=body.stream)
 
 
-async def compact(request: Request, served: Served) -> Response:
-    """Answer with a shorter conversation: what the user said, and a summary of the rest."""
+async def compact(request: Request, services: Services) -> Response:
+    """Answer with a shorter conversation: the user's messages, and a summary of the rest."""
     body = await read(request, CompactRequest)
-    turn = await _turn_of(served, body)
+    turn = await _turn_of(services, body)
     said = [item for item in turn.input_items if item.get("type") == "message" and item.get("role") == "user"]
     with renamed(turn.chat.names):
-        answer = await _compact_turn(request, served, turn, said)
+        answer = await _compact_turn(request, services, turn, said)
     return await deliver(request, answer, stream=False)
 
 
 async def _shortened_turn(
-    request: Request, served: Served, body: ResponseRequest, turn: ResponseTurn
+    request: Request, services: Services, body: ResponseRequest, turn: ResponseTurn
 ) -> ResponseTurn:
-    """Return the turn; if its prompt exceeds compact_threshold, with a summary of its conversation."""
-    most = body.context_management[0].compact_threshold or served.model.n_ctx * 9 // 10
-    if await on_prompt_thread(request, n_tokens, served, checked(served, turn.chat.chat)) <= most:
+    """Return the turn; summarise its conversation if its prompt exceeds compact_threshold."""
+    most = body.context_management[0].compact_threshold or services.model.n_ctx * 9 // 10
+    if await on_prompt_thread(request, n_tokens, services, checked(services, turn.chat.chat)) <= most:
         return turn
-    answer = await _compact_turn(request, served, turn)
+    answer = await _compact_turn(request, services, turn)
     try:
         await unless_gone(request, answer.whole())
         item = answer.item
     except BaseException:
         answer.cancel()
         raise
-    before = await _before(served, body)
-    given = [await _resolved_item(served, body.salt, one, i) for i, one in enumerate(body.items)]
+    before = await _before(services, body)
+    given = [await _resolved_item(services, body.salt, one, i) for i, one in enumerate(body.items)]
     items = [*before.given, *given, ANY_ITEM.validate_python(item)]
-    chat = as_chat(body, before.messages, items, senses=served.senses)
+    chat = as_chat(body, before.messages, items, senses=services.senses)
     return replace(turn, chat=chat, compacted=item)
 
 
 async def _compact_turn(
-    request: Request, served: Served, turn: ResponseTurn, said: Sequence[dict[str, Any]] = ()
+    request: Request, services: Services, turn: ResponseTurn, said: Sequence[dict[str, Any]] = ()
 ) -> Compaction:
-    chat = checked(served, with_instruction(turn.chat.chat))
-    return Compaction(served, chat, await on_prompt_thread(request, prepared_chat, served, chat), said)
+    chat = checked(services, with_instruction(turn.chat.chat))
+    return Compaction(services, chat, await on_prompt_thread(request, prepared_chat, services, chat), said)
 
 
-async def count(request: Request, served: Served) -> Response:
+async def count(request: Request, services: Services) -> Response:
     """Answer with the number of tokens in the prompt of a request with this body."""
     body = await read(request, ResponseRequest)
-    turn = await _turn_of(served, body)
+    turn = await _turn_of(services, body)
     with renamed(turn.chat.names):
-        chat = checked(served, turn.chat.chat, fits=False)
-        return counted(await on_prompt_thread(request, n_tokens, served, chat))
+        chat = checked(services, turn.chat.chat, fits=False)
+        return counted(await on_prompt_thread(request, n_tokens, services, chat))
 
 
-async def _turn_of(served: Served, body: ResponseRequest) -> ResponseTurn:
+async def _turn_of(services: Services, body: ResponseRequest) -> ResponseTurn:
     """Return the request as a turn of its conversation.
 
     Raises:
-        NotFoundError: the previous response, the conversation or an item that is referred to does not
-            exist.
-        FieldError: an item or a tool cannot be served.
+        NotFoundError: The previous response, the conversation or a referenced item does not exist.
+        FieldError: An item or a tool cannot be served.
     """
-    before = await _before(served, body)
-    given = [await _resolved_item(served, body.salt, item, i) for i, item in enumerate(body.items)]
+    before = await _before(services, body)
+    given = [await _resolved_item(services, body.salt, item, i) for i, item in enumerate(body.items)]
     new = [as_stored(item, new_id) for item in given]
-    chat = as_chat(body, before.messages, [*before.given, *given], senses=served.senses)
+    chat = as_chat(body, before.messages, [*before.given, *given], senses=services.senses)
     of_conversation = before.items if before.given else ()
     return ResponseTurn(chat, [*before.items, *new], new, (before.messages, of_conversation))
 
@@ -113,35 +112,35 @@ class _Before:
     """The conversation that a request continues."""
 
     messages: Sequence[dict[str, Any]] = ()  # the conversation as chat messages
-    given: Sequence[Item] = ()  # or as items, which are not converted to messages yet
+    given: Sequence[Item] = ()  # alternatively: the conversation as items, not yet converted to messages
     items: Sequence[dict[str, Any]] = ()  # the whole conversation, as OpenAI lists it
 
 
-async def _before(served: Served, body: ResponseRequest) -> _Before:
+async def _before(services: Services, body: ResponseRequest) -> _Before:
     """Return the conversation that a request continues. Raises NotFoundError."""
     if body.conversation_id is not None:
-        conversation = await stored_conversation(served, body.salt, body.conversation_id)
+        conversation = await stored_conversation(services, body.salt, body.conversation_id)
         items = conversation.input_items
         return _Before((), [ANY_ITEM.validate_python(item) for item in items], items)
-    before = await _previous_response(served, body)
+    before = await _previous_response(services, body)
     return _Before(before.messages, (), before.items) if before else _Before()
 
 
-async def _resolved_item(served: Served, salt: str, item: Item, i: int) -> Item:
-    """Return the item that a reference names; any other item unchanged."""
+async def _resolved_item(services: Services, salt: str, item: Item, i: int) -> Item:
+    """Return the item that a reference names; return other items unchanged."""
     if not isinstance(item, ReferenceItem):
         return item
-    stored = await served.replies.item(salt, item.id)
+    stored = await services.replies.item(salt, item.id)
     if stored is None:
         raise NotFoundError(f"Item with id '{item.id}' not found.", param=f"input.{i}.id")
     return ANY_ITEM.validate_python(stored)
 
 
-async def _previous_response(served: Served, body: ResponseRequest) -> StoredResponse | None:
+async def _previous_response(services: Services, body: ResponseRequest) -> StoredResponse | None:
     """Return the previous response. Raises NotFoundError, and FieldError if it has not ended."""
     if (id := body.previous_response_id) is None:
         return None
-    stored = await served.replies.get(body.salt, id) if id.startswith("resp_") else None
+    stored = await services.replies.get(body.salt, id) if id.startswith("resp_") else None
     if stored is None:
         raise NotFoundError(
             f"Previous response with id '{id}' not found.",

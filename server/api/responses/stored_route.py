@@ -14,7 +14,7 @@ from starlette.responses import Response
 from server.api.access import salt_of
 from server.api.answer import sse
 from server.api.delivery import Json, Relay
-from server.api.served import Served
+from server.api.services import Services
 from server.engine.request_account import tenant
 from server.errors import (
     DuoError,
@@ -30,17 +30,17 @@ from server.replies.reply_log import EVENT_END, LogReader
 from server.replies.store import Orphan, Owner
 
 MOST_ITEMS = 100
-"""Maximum items of a page, as OpenAI has it."""
+"""Maximum items of a page, as in OpenAI's API."""
 CANCEL_S = 5.0
-"""Seconds to wait for another lead to cancel its reply. The lead looks for cancellations ten times in 5 s."""
+"""Seconds to wait for another lead to cancel its reply. It polls for cancellations ten times in 5 s."""
 CANCEL_POLL_S = 0.05  # seconds between two checks whether the reply has ended
 
 Event = dict[str, Any]
 
 
-async def input_items(request: Request, served: Served) -> Response:
+async def input_items(request: Request, services: Services) -> Response:
     """Answer with the conversation that led to a stored response, as a page of items."""
-    stored = await _stored_response(request, served)
+    stored = await _stored_response(request, services)
     return Json(page_of(stored.input_items, request.query_params))
 
 
@@ -68,25 +68,25 @@ def page_of(all_items: Sequence[Event], query: QueryParams) -> Event:
     return {**listed, "has_more": len(items) > len(page)}
 
 
-async def retrieve(request: Request, served: Served) -> Response:
-    """Answer with a stored response in its present state, or with its events after a given one."""
-    stored = await _stored_response(request, served)
+async def retrieve(request: Request, services: Services) -> Response:
+    """Answer with a stored response in its present state, or with its events after a given number."""
+    stored = await _stored_response(request, services)
     if request.query_params.get("stream", "false").lower() in ("false", "0"):
         return Json(stored.response)
     after = request.query_params.get("starting_after", "-1").removeprefix("+")
     digits = after.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
         raise FieldError("starting_after", "must be the sequence number of an event")
-    return await streamed(served, _salt_of_request(request), stored.response, int(after))
+    return await streamed(services, _salt_of_request(request), stored.response, int(after))
 
 
-async def streamed(served: Served, salt: str, response: Event, after: int = -1) -> Relay:
+async def streamed(services: Services, salt: str, response: Event, after: int = -1) -> Relay:
     """Return the events of a background response after the event with the number `after`.
 
     Raises:
-        FieldError: the response has no log of events.
+        FieldError: The response has no log of events.
     """
-    log = await served.replies.log(salt, response["id"])
+    log = await services.replies.log(salt, response["id"])
     if log is None:
         raise FieldError("stream", "only a response that was created with background is streamed again")
     return Relay(_events(log, max(after, -1), response))
@@ -112,14 +112,14 @@ def _error_event(error: DuoError, number: int) -> bytes:
     return _event("error", number, code="server_error", message=error.message, param=None)
 
 
-async def store_failure(served: Served, orphan: Orphan, error: DuoError) -> None:
+async def store_failure(services: Services, orphan: Orphan, error: DuoError) -> None:
     """Store a response as failed, and append the event that says so."""
-    stored, number = await served.replies.get(orphan.owner.salt, orphan.id), orphan.log.n_events
+    stored, number = await services.replies.get(orphan.owner.salt, orphan.id), orphan.log.n_events
     if stored is None:
         orphan.log.append(_error_event(error, number))
         return
     failed = _failed(stored.response, error)
-    served.replies.put(orphan.owner, replace(stored, response=failed))
+    services.replies.put(orphan.owner, replace(stored, response=failed))
     orphan.log.append(_event("response.failed", number, response=failed))
 
 
@@ -128,45 +128,45 @@ def _failed(response: Event, error: DuoError) -> Event:
     return {**response, "status": "failed", "error": failed}
 
 
-async def cancel(request: Request, served: Served) -> Response:
-    """Cancel a background response; one that has ended stays as it is."""
-    stored = await _stored_response(request, served)
+async def cancel(request: Request, services: Services) -> Response:
+    """Cancel a background response. A response that has ended is not changed."""
+    stored = await _stored_response(request, services)
     if not stored.response.get("background"):
         raise InvalidRequestError("Cannot cancel a synchronous response.", param="id")
-    return Json((await _ended(served, _salt_of_request(request), stored)).response)
+    return Json((await _ended(services, _salt_of_request(request), stored)).response)
 
 
-async def _ended(served: Served, salt: str, stored: StoredResponse) -> StoredResponse:
+async def _ended(services: Services, salt: str, stored: StoredResponse) -> StoredResponse:
     """Cancel a response if it runs, in this process or another, and return its final state."""
     if not stored.runs:
         return stored
-    if not await served.background.cancel(salt, stored.id):
+    if not await services.background.cancel(salt, stored.id):
         deadline = asyncio.get_running_loop().time() + CANCEL_S
         while stored.runs and asyncio.get_running_loop().time() < deadline:
-            await served.replies.cancel(salt, stored.id)  # each time: who writes it may change
+            await services.replies.cancel(salt, stored.id)  # repeated, because the writer may change
             await asyncio.sleep(CANCEL_POLL_S)
-            stored = await served.replies.get(salt, stored.id) or stored
-    return await served.replies.get(salt, stored.id) or stored
+            stored = await services.replies.get(salt, stored.id) or stored
+    return await services.replies.get(salt, stored.id) or stored
 
 
-async def delete(request: Request, served: Served) -> Response:
+async def delete(request: Request, services: Services) -> Response:
     """Delete a stored response, and cancel it if it runs. Responses that continue it stay."""
-    stored = await _stored_response(request, served)
+    stored = await _stored_response(request, services)
     salt = _salt_of_request(request)
-    await _ended(served, salt, stored)
-    served.background.forget(salt, stored.id)
-    await served.replies.delete(Owner(salt, tenant()), stored.id)
+    await _ended(services, salt, stored)
+    services.background.forget(salt, stored.id)
+    await services.replies.delete(Owner(salt, tenant()), stored.id)
     return Json({"id": stored.id, "object": "response", "deleted": True})
 
 
-async def _stored_response(request: Request, served: Served) -> StoredResponse:
-    """Return the response that a request names; as failed if it has not ended and its writer is gone."""
+async def _stored_response(request: Request, services: Services) -> StoredResponse:
+    """Return the response that a request names. Mark it as failed if its writer died before its end."""
     id, salt = request.path_params["id"], _salt_of_request(request)
     # the store also has Anthropic's messages and conversations
-    stored = await served.replies.get(salt, id) if id.startswith("resp_") else None
+    stored = await services.replies.get(salt, id) if id.startswith("resp_") else None
     if stored is None:
         raise NotFoundError(f"Response with id '{id}' not found.", param="id")
-    if stored.runs and not await served.replies.is_written(salt, id):
+    if stored.runs and not await services.replies.is_written(salt, id):
         return replace(stored, response=_failed(stored.response, LostReplyError()))
     return stored
 

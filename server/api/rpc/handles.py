@@ -19,7 +19,7 @@ class Held(Protocol):
     """Work that continues by itself."""
 
     def updates(self) -> tuple[list[dict[str, Any]], bool]:
-        """Return updates since the last call, and True if they are the last. Raises the work's error."""
+        """Return the updates since the last call, and True if they are the last. Raises the work's error."""
         ...
 
     def cancel(self) -> None:
@@ -42,7 +42,7 @@ class Handles:
         return len(self._entries)
 
     def open(self, begin: Callable[[], Held], owner: str = "") -> str:
-        """Begin work, and return a handle that cannot be guessed. Other methods take it prefixed by `owner`.
+        """Begin work; return an unguessable handle. Other methods take the handle prefixed by `owner`.
 
         Raises:
             BusyError: There are too many handles; nothing was begun.
@@ -81,8 +81,8 @@ class Handles:
         if handle not in self._entries:
             raise UnknownHandleError(
                 "handle",
-                "no async completion has it, or not any more; without a poll in "
-                f"{self._kept_s:g} s they are cancelled",
+                "no async completion has it (any more); without a poll within "
+                f"{self._kept_s:g} s it is cancelled",
             )
         held, timer = self._entries.pop(handle)
         timer.cancel()

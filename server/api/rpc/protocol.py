@@ -28,7 +28,7 @@ Given: TypeAlias = dict[str, Any] | list[Any]
 
 
 class UnknownHandleError(FieldError):
-    """No async completion has this handle: it is invalid, finished, or was not polled for too long."""
+    """No async completion has this handle: it is invalid, has finished, or was not polled for too long."""
 
 
 class UnknownMethodError(InvalidRequestError):
@@ -50,8 +50,8 @@ _CODES: dict[type[DuoError], int] = {  # first match; servers may define -32000 
 class Call:
     """One call."""
 
-    id: Id  # None if notified; other calls may have None, too
-    notified: bool  # no reply is wanted
+    id: Id  # None for notifications; other calls may have None too
+    notified: bool  # True for a notification, which gets no reply
     method: str
     params: Given
 
@@ -62,7 +62,7 @@ Reply: TypeAlias = dict[str, Any]
 def read(body: bytes) -> tuple[list[Call | Reply], bool]:
     """Return the calls of a body, and True if they are a batch.
 
-    In place of an invalid call there is the reply to it. For an unreadable body there is just one reply.
+    Invalid calls are replaced by the replies to them. An unreadable body gives a single reply.
     """
     try:
         data = orjson.loads(body)
@@ -96,7 +96,7 @@ def _read_call(data: object) -> Call | Reply:
 
 
 def by_name(params: Given, names: Sequence[str]) -> dict[str, Any]:
-    """Return params by name; `names`: the names of params by position.
+    """Return the params by name. `names` are the names of params that are given by position.
 
     Raises InvalidRequestError.
     """
@@ -113,7 +113,7 @@ def result(id: Id, value: Any) -> Reply:
 
 
 def failure(id: Id, error: DuoError) -> Reply:
-    """Return the reply to a failed call; `data` has OpenAI's other fields, and the seconds to wait."""
+    """Return the reply to a failed call. `data` has OpenAI's other error fields, and the seconds to wait."""
     data: dict[str, Any] = {"type": error.type, "param": error.param, "code": error.code}
     if isinstance(error, BusyError):
         data["retry_after"] = error.retry_after_s

@@ -1,4 +1,4 @@
-"""Run a completion for the JSON-RPC facade, in one call or polled while it grows."""
+"""Run a completion for the JSON-RPC facade, in one call or with polling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from server.api.choices import grown
 from server.api.completing import beside
 from server.api.problem import defect
 from server.api.rpc.rpc_params import CompletionParams
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.prompted import Prompted
 from server.api.stages.submit import submit
 from server.api.statistics import timings
@@ -18,16 +18,16 @@ from server.errors import DuoError
 
 
 class RpcCompletion:
-    """A completion that runs by itself, until a client polls or waits for it; implements Held.
+    """A completion that runs in the background; implements Held.
 
-    updates() returns what is new, and whole() waits for the end.
+    updates() returns the text generated since the last call; whole() waits for the end.
     """
 
-    def __init__(self, served: Served, body: CompletionParams, prompt: Prompted) -> None:
+    def __init__(self, services: Services, body: CompletionParams, prompt: Prompted) -> None:
         """Submit the prompt. Raises the generator's errors."""
-        self._served = served
+        self._services = services
         self._prompt = prompt
-        [self._choice] = submit(served, body, [prompt])
+        [self._choice] = submit(services, body, [prompt])
         self._error: DuoError | None = None
         self._task = asyncio.create_task(self._follow_generation())
 
@@ -42,9 +42,9 @@ class RpcCompletion:
         return {name: value for name, value in update.items() if name != "stop"}
 
     def updates(self) -> tuple[list[dict[str, Any]], bool]:
-        """Return what was generated since the last call, and True if the completion has ended.
+        """Return the updates since the last call, and True if the completion has ended.
 
-        The last update has `stop` true, and final statistics. Raises the error of a generation that failed.
+        The last update has `stop` true, and final statistics. Raises the error of a failed generation.
         """
         if self._error is not None:
             raise self._error
@@ -56,14 +56,14 @@ class RpcCompletion:
     async def _follow_generation(self) -> None:
         try:
             await grown([self._choice])
-            self._prompt.remember(self._served.history, [self._choice])
+            self._prompt.remember(self._services.history, [self._choice])
         except DuoError as error:
             self._error = error
         except Exception as error:
             self._error = defect("a completion", error)
 
     def _new_fields(self) -> dict[str, Any]:
-        """Return the fields that no poll has returned yet; `content` is always among them."""
+        """Return the fields that no poll has returned yet, always including `content`."""
         portion = self._choice.portion()
         told: dict[str, Any] = {"content": portion.text}
         if portion.logprobs is not None:

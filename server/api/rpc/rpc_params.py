@@ -19,10 +19,10 @@ B = TypeVar("B", bound=Body)
 
 
 class InitParams(Body):
-    """Params of init; other fields are ignored."""
+    """Params of init. Unknown params are ignored."""
 
     model: str | None = None
-    """Any model but the loaded one is refused."""
+    """Every model except the loaded one is refused."""
 
 
 class TokenizeParams(Body):
@@ -44,7 +44,7 @@ class CompletionParams(CompletionRequest):
     tfs_z: Annotated[float, WithJsonSchema({"const": 1})] = 1.0
     """Only 1 is accepted: llama.cpp no longer has tail-free sampling."""
     penalize_nl: bool = True
-    """Penalties count line breaks like all tokens; false is refused beside penalties."""
+    """true: penalties also count line breaks. false is refused if there are penalties."""
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,

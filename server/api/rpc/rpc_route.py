@@ -1,4 +1,4 @@
-"""POST /rpc: the same engine for programs that speak JSON-RPC 2.0."""
+"""POST /rpc: a JSON-RPC 2.0 facade of the engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from server.api.rpc.rpc_params import (
     TokenizeParams,
     params_of,
 )
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.prompted import Prompted
 from server.api.stages.submit import prepared_texts
 from server.api.stages.validate import check_model, from_body, on_prompt_thread
@@ -30,10 +30,10 @@ from server.api.statistics import shares
 from server.engine.events import DrafterCount
 from server.errors import DuoError
 
-Method: TypeAlias = Callable[[Request, Served, Given], Awaitable[Any]]
+Method: TypeAlias = Callable[[Request, Services, Given], Awaitable[Any]]
 
 
-async def answer(request: Request, _: Served) -> Response:
+async def answer(request: Request, _: Services) -> Response:
     """Answer the calls of a body, several concurrently. If the client leaves, they are cancelled.
 
     Errors of calls are in their replies, with HTTP status 200. The status is 204 if no call wants a reply.
@@ -59,7 +59,7 @@ async def _reply_to(request: Request, asked: Call | Reply) -> Reply | None:
     try:
         if asked.method not in METHODS:
             raise UnknownMethodError(f"method: there are {', '.join(METHODS)}")
-        found = await METHODS[asked.method](request, request.state.served, asked.params)
+        found = await METHODS[asked.method](request, request.state.services, asked.params)
         reply = result(asked.id, found)
     except DuoError as error:
         reply = failure(asked.id, error)
@@ -68,10 +68,10 @@ async def _reply_to(request: Request, asked: Call | Reply) -> Reply | None:
     return None if asked.notified else reply
 
 
-async def _report_model(request: Request, served: Served, given: Given) -> Any:
+async def _report_model(request: Request, services: Services, given: Given) -> Any:
     """Report the model, which was loaded when the server started."""
-    check_model(params_of(request, InitParams, given).model, served.model)
-    vocabulary, model = served.vocabulary, served.model
+    check_model(params_of(request, InitParams, given).model, services.model)
+    vocabulary, model = services.vocabulary, services.model
     return {
         "model": model.id,
         "description": model.description,
@@ -80,44 +80,44 @@ async def _report_model(request: Request, served: Served, given: Given) -> Any:
         "n_vocab": vocabulary.size,
         "bos": vocabulary.bos,
         "eos": vocabulary.eos,
-        "version": served.fingerprint,
+        "version": services.fingerprint,
         "methods": list(METHODS),
     }
 
 
-async def _poll_system_status(_request: Request, served: Served, _: Given) -> Any:
-    health = served.state().as_json()
+async def _poll_system_status(_request: Request, services: Services, _: Given) -> Any:
+    health = services.state().as_json()
     told = {name: health[name] for name in ("status", "slots", "queued")}
-    return {**told, "async_completions": len(served.handles)}
+    return {**told, "async_completions": len(services.handles)}
 
 
-async def _tokenize_text(request: Request, served: Served, given: Given) -> Any:
+async def _tokenize_text(request: Request, services: Services, given: Given) -> Any:
     text = params_of(request, TokenizeParams, given).text
-    tokens = await on_prompt_thread(request, partial(served.vocabulary.tokenize, special=True), text)
+    tokens = await on_prompt_thread(request, partial(services.vocabulary.tokenize, special=True), text)
     return {"tokens": tokens, "length": len(tokens)}
 
 
 async def _read_completion(
-    request: Request, served: Served, given: Given
+    request: Request, services: Services, given: Given
 ) -> tuple[CompletionParams, Prompted]:
     body = params_of(request, CompletionParams, given)
-    check_model(body.model, served.model)
-    [prompt] = await on_prompt_thread(request, prepared_texts, served, body)
+    check_model(body.model, services.model)
+    [prompt] = await on_prompt_thread(request, prepared_texts, services, body)
     return body, prompt
 
 
-async def _get_completion(request: Request, served: Served, given: Given) -> Any:
-    completion = RpcCompletion(served, *await _read_completion(request, served, given))
+async def _get_completion(request: Request, services: Services, given: Given) -> Any:
+    completion = RpcCompletion(services, *await _read_completion(request, services, given))
     try:
         return await completion.whole()
     finally:
         completion.cancel()
 
 
-async def _async_completion_init(request: Request, served: Served, given: Given) -> Any:
-    """Begin a completion, and return its handle. The number of cached tokens comes with the last update."""
-    body, prompt = await _read_completion(request, served, given)
-    handle = served.handles.open(lambda: RpcCompletion(served, body, prompt), salt_of(request, None))
+async def _async_completion_init(request: Request, services: Services, given: Given) -> Any:
+    """Begin a completion, and return its handle. The last update has the number of cached tokens."""
+    body, prompt = await _read_completion(request, services, given)
+    handle = services.handles.open(lambda: RpcCompletion(services, body, prompt), salt_of(request, None))
     return {"handle": handle, "prompt_stats": {"length": len(prompt.requests[0].prompt)}}
 
 
@@ -126,19 +126,19 @@ def _owned_handle(request: Request, given: Given) -> str:
     return salt_of(request, None) + params_of(request, HandleParams, given).handle
 
 
-async def _async_completion_poll(request: Request, served: Served, given: Given) -> Any:
-    updates, finished = served.handles.updates(_owned_handle(request, given))
+async def _async_completion_poll(request: Request, services: Services, given: Given) -> Any:
+    updates, finished = services.handles.updates(_owned_handle(request, given))
     return {"completion_updates": updates, "finished": finished}
 
 
-async def _async_completion_cancel(request: Request, served: Served, given: Given) -> Any:
-    served.handles.close(_owned_handle(request, given))
+async def _async_completion_cancel(request: Request, services: Services, given: Given) -> Any:
+    services.handles.close(_owned_handle(request, given))
     return {"cancelled": True}
 
 
-async def _speculative_status(_request: Request, served: Served, _: Given) -> Any:
+async def _speculative_status(_request: Request, services: Services, _: Given) -> Any:
     """Report the drafted and accepted tokens since the server started."""
-    health, traffic = served.health().as_json(), served.traffic
+    health, traffic = services.health().as_json(), services.traffic
     return {
         **{name: health[name] for name in ("draft_mode", "exactness", "gate", "drafters")},
         "steps": traffic.n_steps,
@@ -159,4 +159,4 @@ METHODS: dict[str, Method] = {
     "speculative_status": _speculative_status,
 }
 GENERATING = ("get_completion", "async_completion_init", "async_completion_poll")
-"""Methods that are useless without their result, so notifications do not run them."""
+"""Methods that are useless without their result, so they are not run for notifications."""

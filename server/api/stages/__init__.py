@@ -1,4 +1,4 @@
-"""Prepare a request for the engine, in five stages that hand on one value, a Prompted.
+"""Prepare a request for the engine, in five stages that pass on one value, a Prompted.
 
 validate → render → tokenize → constrain → submit, which also combines the stages.
 """

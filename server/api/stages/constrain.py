@@ -1,4 +1,4 @@
-"""Constrain replies to what a request asks for: calls of tools, JSON, grammars, limits on thoughts."""
+"""Constrain replies as a request demands: calls of tools, JSON, grammars, limits on thoughts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from server.api.call_grammar import CallGrammar
 from server.api.chat.chat_request import ChatRequest
 from server.api.enforceable_schemas import EnforceableSchemas, digest, place
 from server.api.generation_fields import GenerationFields
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.prompted import Prompted
 from server.api.stages.render import reads_thoughts
 from server.api.structured import StructuredFields, forms, wanted_form
@@ -21,30 +21,30 @@ from server.grammar.compiler import Start
 from server.grammar.json_schema import Allowance
 from server.grammar.schema_form import Schema
 from server.grammar.thinking_budget import ThoughtLimit
-from server.text.form import Form
+from server.text.reply_format import ReplyFormat
 
 MAX_HELD = 512
-"""Maximum functions of one grammar: 512 small ones compile in 0.8 s, 1024 fail after 20 s."""
+"""Maximum functions of one grammar: 512 small functions compile in 0.8 s, 1024 fail after 20 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The forms that a reply may have: calls, or an answer."""
+    """The allowed contents of a reply: calls, or an answer."""
 
     calls: Calling
     answer: Schema | str | None
-    """Schema or rule of a reply without calls; None: any text."""
+    """JSON schema or grammar rule of a reply without calls; None: any text."""
     place: str
     """Field of the request that asks for `answer`."""
 
     @property
     def as_json(self) -> list[Any]:
-        """Return all that determines the grammar, as a JSON value."""
+        """Return everything that determines the grammar, as a JSON value."""
         functions = [function.as_json for _, function in self.calls.functions]
         return [self.calls.required, self.answer, self.place, functions]
 
 
-def constrained(served: Served, body: GenerationFields, prompt: Prompted) -> Prompted:
+def constrained(services: Services, body: GenerationFields, prompt: Prompted) -> Prompted:
     """Return the prompt with the constraint of its replies. Slow: not for the event loop.
 
     Raises:
@@ -53,64 +53,66 @@ def constrained(served: Served, body: GenerationFields, prompt: Prompted) -> Pro
     instead: Start | None = None
     if isinstance(body, ChatRequest):
         form = prompt.written
-        instead = _thinking_within(served, body, form, _reply_constraint(served, body, form))
-    return replace(prompt, constraint=instead or constraint_of_fields(served, body))
+        instead = _thinking_within(services, body, form, _reply_constraint(services, body, form))
+    return replace(prompt, constraint=instead or constraint_of_fields(services, body))
 
 
-def _reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | None:
-    """Return the grammar of the reply, or None if it needs no grammar with calls or thoughts.
+def _reply_constraint(services: Services, body: ChatRequest, form: ReplyFormat) -> Start | None:
+    """Return the grammar of the reply, or None if it needs no grammar for calls or thoughts.
 
-    The grammar makes calls fit their functions, rules out calls that the request forbids, or lets thoughts
-    precede a structured answer. It starts at the first token if a call is required, else at the marker of a
+    The grammar makes calls fit their functions, excludes calls that the request forbids, or allows thoughts
+    before a structured answer. It starts at the first token if a call is required, else at the marker of a
     call. Slow: not for the event loop.
 
     Raises:
         InvalidRequestError: A constraint cannot be met; the error names its field.
     """
-    calls, grammars, held = calling(body), served.grammars, served.enforceable_schemas
+    calls, grammars, held = calling(body), services.grammars, services.enforceable_schemas
     if grammars is None or held is None:
         if calls is not None and calls.required:
             raise UnsupportedFieldError("tool_choice")
         return None
     if calls is None or (not calls.callable and forms(body)):
         answer, place = _answer_schema(body)
-        thinks = form.thinking or (form.thoughts is not None and reads_thoughts(served, body))
+        thinks = form.thinking or (form.thoughts is not None and reads_thoughts(services, body))
         if answer is None or not thinks:
             return None
-        constraint_of_fields(served, body)  # raises errors of the schema with its place in the request
-        return grammars.lark(CallGrammar(served.vocabulary, form).answer(answer), place)
+        constraint_of_fields(services, body)  # raises errors of the schema with its place in the request
+        return grammars.lark(CallGrammar(services.vocabulary, form).answer(answer), place)
     if not calls.callable:
-        marked = replace(form, calls=served.template.style.family.calls)
-        lark = CallGrammar(served.vocabulary, marked).no_calls()
+        marked = replace(form, calls=services.template.style.family.calls)
+        lark = CallGrammar(services.vocabulary, marked).no_calls()
         return None if lark is None else grammars.lark(lark, "tool_choice")
     asked = Asked(calls, *((None, "") if calls.required else _answer_schema(body)))
-    return _call_constraint(held, CallGrammar(served.vocabulary, form), form, asked)
+    return _call_constraint(held, CallGrammar(services.vocabulary, form), form, asked)
 
 
-def _thinking_within(served: Served, body: ChatRequest, form: Form, held: Start | None) -> Start | None:
-    """Return the constraint, with a limit on thoughts if there is one and the model thinks.
+def _thinking_within(
+    services: Services, body: ChatRequest, form: ReplyFormat, held: Start | None
+) -> Start | None:
+    """Return the constraint, with a limit on thoughts added if there is one and the model thinks.
 
     Args:
-        served: What the server offers.
+        services: What the server offers.
         body: The request.
-        form: The form of the reply.
-        held: Constraint of the reply; None: the one that the StructuredFields ask for.
+        form: The format of the reply.
+        held: Constraint of the reply; None: the constraint from the StructuredFields.
     """
     thoughts, channels = form.thoughts, form.channels
-    most = served.reasoning_budget if body.thinking_budget is None else body.thinking_budget
+    most = services.reasoning_budget if body.thinking_budget is None else body.thinking_budget
     if thoughts is None or most < 0:
         return held
     ending = thoughts.close + (channels.start if channels else "")
     limit = ThoughtLimit(most, thoughts.open.strip(), thoughts.close, ending, form.thinking)
-    return limit.start(served.vocabulary, held or constraint_of_fields(served, body))
+    return limit.start(services.vocabulary, held or constraint_of_fields(services, body))
 
 
 def _call_constraint(
-    held: EnforceableSchemas, grammar: CallGrammar, form: Form, asked: Asked
+    held: EnforceableSchemas, grammar: CallGrammar, form: ReplyFormat, asked: Asked
 ) -> Start | None:
     """Return the strictest constraint of calls that compiles.
 
-    Return None if calls have no marker, or if their grammar does not compile and is not required.
+    Return None if calls have no marker, or if an optional grammar does not compile.
 
     Raises:
         InvalidRequestError: A schema of a strict function, or the grammar of a required form, does not
@@ -118,7 +120,7 @@ def _call_constraint(
     """
     if len(asked.calls.callable) > MAX_HELD:
         if asked.calls.required or asked.answer is not None:
-            raise FieldError("tools", f"a reply can be held to at most {MAX_HELD} tools: use allowed_tools")
+            raise FieldError("tools", f"at most {MAX_HELD} tools can be enforced: use allowed_tools")
         return None
     key = digest([repr(replace(form, functions={})), *asked.as_json])
     if (known := held.rules.get(key)) is not None:
@@ -157,8 +159,8 @@ def _compile_calls(
     return start
 
 
-def constraint_of_fields(served: Served, body: StructuredFields) -> Start | None:
-    """Return the constraint that these fields ask for, None for any text. Slow: not for the event loop.
+def constraint_of_fields(services: Services, body: StructuredFields) -> Start | None:
+    """Return the constraint that these fields demand, None for any text. Slow: not for the event loop.
 
     Raises:
         InvalidRequestError: A field cannot be honoured; the error names it.
@@ -166,7 +168,7 @@ def constraint_of_fields(served: Served, body: StructuredFields) -> Start | None
     form = wanted_form(body)
     if form is None:
         return None
-    grammars = served.grammars
+    grammars = services.grammars
     if grammars is None:
         raise UnsupportedFieldError(form.field)
     if form.rule:
@@ -183,7 +185,7 @@ def constraint_of_fields(served: Served, body: StructuredFields) -> Start | None
 
 
 def _answer_schema(body: StructuredFields) -> tuple[Schema | str | None, str]:
-    """Return the schema or rule of a reply without calls, and the field that asks for it.
+    """Return the schema or rule of a reply without calls, and the request's field that contains it.
 
     Raises:
         InvalidRequestError: The schema is too large.

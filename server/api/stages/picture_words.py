@@ -1,4 +1,4 @@
-"""Put words in place of a chat's pictures: the tokens of a picture's word are the picture's positions."""
+"""Replace a chat's pictures by words: the tokens of a picture's word are the picture's positions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from server.api.body import OtherPart
 from server.api.chat.chat_request import AnyPart, ChatRequest
-from server.api.served import Served
+from server.api.services import Services
 from server.errors import FieldError, InvalidRequestError
 from server.llama.backend import PICTURE_IDS
 from server.pictures.picture import Picture
@@ -16,31 +16,31 @@ from server.pictures.registry import Pictures
 from server.pictures.sounds import sound_file, sound_place
 
 
-def shown_messages(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], list[Picture]]:
-    """Return the messages for the template, with words of pictures and sounds in them, and these in order.
+def shown_messages(services: Services, body: ChatRequest) -> tuple[list[dict[str, Any]], list[Picture]]:
+    """Return the messages for the template, with words for pictures and sounds, and both in order.
 
-    Slow if there are any. They are counted as they are found, since encoding them takes long.
+    Slow if there are any. Their tokens are counted as they are found, since encoding takes long.
 
     Raises:
         InvalidRequestError: A picture cannot be read.
         ContextOverflowError: The pictures take more tokens than the context has.
     """
     pictures = list[Picture]()
-    if (known := served.pictures) is None:
+    if (known := services.pictures) is None:
         return [message.for_template() for message in body.messages], pictures
     n_taken = 0
 
     def check(n: int) -> None:
-        served.room.check_tokens(n_taken + n, estimated=True)
+        services.room.check_tokens(n_taken + n, estimated=True)
 
     messages = list[dict[str, Any]]()
     for at, message in enumerate(body.messages):
 
         def text_of(i: int, part: AnyPart, at: int = at) -> str:
             nonlocal n_taken
-            if not (isinstance(part, OtherPart) and served.senses.reads(part.type)):
+            if not (isinstance(part, OtherPart) and services.senses.reads(part.type)):
                 return part.text
-            served.prompt_work.expect_long()
+            services.prompt_work.expect_long()
             pictures.append(_read(known, part, at, i, check))
             n_taken += len(pictures[-1].ids)
             return pictures[-1].word
@@ -66,6 +66,6 @@ def check_shown(text: str, pictures: Sequence[Picture]) -> None:
 
 
 def check_end(tokens: Sequence[int]) -> None:
-    """Raise FieldError if a picture ends the prompt: no token follows, whose logits would begin the reply."""
+    """Raise FieldError if a picture ends the prompt: the reply needs the logits of a token after it."""
     if tokens and tokens[-1] >= PICTURE_IDS:
         raise FieldError("messages", "the prompt ends with a picture or sound: send a text behind it")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from server.engine.request import GenerationRequest
 from server.grammar.compiler import Start
 from server.pictures.picture import Picture
-from server.text.form import PLAIN, Form
+from server.text.reply_format import PLAIN, ReplyFormat
 from server.text.template import BARE, Setting, begun_by
 
 if TYPE_CHECKING:
@@ -23,18 +23,18 @@ class Prompted:
 
     text: str
     tokens: list[int] = field(default_factory=list[int])
-    messages: Sequence[dict[str, Any]] = ()  # the messages that the text was rendered from, if any
+    messages: Sequence[dict[str, Any]] = ()  # messages from which the text was rendered, if any
     setting: Setting = BARE  # other inputs of the template
-    form: Form = PLAIN  # how replies are read
-    written: Form = PLAIN  # what the model may write
+    form: ReplyFormat = PLAIN  # format in which replies are read
+    written: ReplyFormat = PLAIN  # format in which the model may write
     constraint: Start | None = None  # constraint of replies; None: any text
     requests: list[GenerationRequest] = field(default_factory=list[GenerationRequest])
-    pictures: Sequence[Picture] = ()  # those in the text, which its words name as long as they are kept here
-    whole: bool = True  # the tokens are the whole text's, so later prompts may begin with them
+    pictures: Sequence[Picture] = ()  # pictures in the text; their words are valid while they are kept here
+    whole: bool = True  # `tokens` covers the whole text, so later prompts may begin with it
 
     @property
     def begins(self) -> bool:
-        """True if a reply begins a message, instead of continuing one."""
+        """True if a reply begins a message, False if it continues a message."""
         begun = begun_by(self.messages, self.setting)
         return bool(self.messages) and not (begun and begun.text)
 

@@ -1,4 +1,4 @@
-"""Fetch the remote pictures of a chat, before a prompt thread takes it."""
+"""Fetch the remote pictures of a chat, before a prompt thread prepares its prompt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def fetch_pictures(remote: RemotePictures, body: ChatRequest) -> None:
     """Replace the remote URLs of a chat's pictures by data URLs.
 
     Raises:
-        FieldError: There are too many, or one cannot be fetched.
+        FieldError: There are too many pictures, or one cannot be fetched.
     """
     deadline, n_fetched = time.monotonic() + REQUEST_S, 0
     for at, message in enumerate(body.messages):

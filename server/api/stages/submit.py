@@ -1,4 +1,4 @@
-"""Take a validated request through the stages, and submit the resulting requests to the engine."""
+"""Run the stages for a validated request, and submit the resulting requests to the engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.api.completions.completion_request import CompletionRequest
 from server.api.generation_fields import GenerationFields, Speculative
 from server.api.generation_settings import slot_params_json
 from server.api.sampling_fields import sampling_params, stop_tokens
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.constrain import constrained
 from server.api.stages.prompted import Prompted
 from server.api.stages.render import rendered
@@ -26,34 +26,34 @@ from server.sampling.params import SamplingParams
 from server.text.room import Room
 
 
-def prepared_chat(served: Served, body: ChatRequest) -> Prompted:
+def prepared_chat(services: Services, body: ChatRequest) -> Prompted:
     """Return the prompt of a chat, ready to be submitted. Slow: not for the event loop.
 
     Raises:
-        InvalidRequestError: The request cannot be honoured. A prompt that is too long raises it before a
-            grammar is compiled.
+        InvalidRequestError: The request cannot be served. For too long prompts, it is raised before grammars
+            are compiled.
     """
-    return prepared(served, body, tokenized(served, body, rendered(served, body)))
+    return prepared(services, body, tokenized(services, body, rendered(services, body)))
 
 
-def prepared_texts(served: Served, body: CompletionRequest) -> list[Prompted]:
+def prepared_texts(services: Services, body: CompletionRequest) -> list[Prompted]:
     """Return the prompts of a completion, ready to be submitted. Slow. Raises InvalidRequestError."""
-    return [prepared(served, body, prompt) for prompt in tokenized_texts(served, body)]
+    return [prepared(services, body, prompt) for prompt in tokenized_texts(services, body)]
 
 
-def prepared(served: Served, body: GenerationFields, prompt: Prompted) -> Prompted:
+def prepared(services: Services, body: GenerationFields, prompt: Prompted) -> Prompted:
     """Return a prompt that has tokens, ready to be submitted. Slow. Raises InvalidRequestError."""
-    return requested(served, body, constrained(served, body, prompt))
+    return requested(services, body, constrained(services, body, prompt))
 
 
-def submit(served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> list[ReplyChoice]:
+def submit(services: Services, body: GenerationFields, prompts: Sequence[Prompted]) -> list[ReplyChoice]:
     """Submit the requests of all prompts; if one fails, cancel the others and raise the generator's error."""
     choices: list[ReplyChoice] = []
     try:
         for prompt in prompts:
             for request in prompt.requests:
-                generation = served.generator.submit(request)
-                at, vocabulary = len(choices), served.vocabulary
+                generation = services.generator.submit(request)
+                at, vocabulary = len(choices), services.vocabulary
                 choices.append(
                     ReplyChoice(at, generation, vocabulary, body, prompt.form, begins=prompt.begins)
                 )
@@ -64,27 +64,27 @@ def submit(served: Served, body: GenerationFields, prompts: Sequence[Prompted]) 
     return choices
 
 
-def requested(served: Served, body: GenerationFields, prompt: Prompted) -> Prompted:
+def requested(services: Services, body: GenerationFields, prompt: Prompted) -> Prompted:
     """Return the prompt with one request per reply to it.
 
     Raises:
         InvalidRequestError: A field cannot be honoured.
     """
     if body.lora:
-        check_scales(served, body.lora, "lora")
-    pictures = served.spans(prompt.tokens)
-    shifts = _wants_shift(served, body) and not pictures
+        check_scales(services, body.lora, "lora")
+    pictures = services.spans(prompt.tokens)
+    shifts = _wants_shift(services, body) and not pictures
     if pictures and body.context_shift:
         raise FieldError("context_shift", "not with pictures or sounds, which cannot be dropped in part")
     first = GenerationRequest(
         prompt=prompt.tokens,
-        sampling=_sampling_of(served, body),
-        max_tokens=body.max_new_tokens or served.max_tokens,
-        stop_tokens=served.vocabulary.eog | stop_tokens(body, served.vocabulary),
-        speculation=_speculation_of(body, served.vocabulary, served.room),
+        sampling=_sampling_of(services, body),
+        max_tokens=body.max_new_tokens or services.max_tokens,
+        stop_tokens=services.vocabulary.eog | stop_tokens(body, services.vocabulary),
+        speculation=_speculation_of(body, services.vocabulary, services.room),
         constraint=prompt.constraint,
         n_logprobs=body.n_logprobs,
-        n_keep=_n_keep(body, len(prompt.tokens), served.vocabulary) if shifts else None,
+        n_keep=_n_keep(body, len(prompt.tokens), services.vocabulary) if shifts else None,
         n_beams=max(1, body.n_beams),
         salt=body.salt,
         slot=body.id_slot if body.id_slot >= 0 else None,
@@ -93,10 +93,10 @@ def requested(served: Served, body: GenerationFields, prompt: Prompted) -> Promp
         drawn_from=body.post_sampling_probs,
         progress=body.stream and body.return_progress,
         pictures=pictures,
-        request_fields=slot_params_json(body, body.max_new_tokens or served.max_tokens or -1),
+        request_fields=slot_params_json(body, body.max_new_tokens or services.max_tokens or -1),
     )
     if body.n_generated > body.n and first.n_logprobs is None:
-        first = replace(first, n_logprobs=0)  # the best are chosen by their logprobs
+        first = replace(first, n_logprobs=0)  # the best replies are chosen by their logprobs
     sampling = first.sampling
     requests = [
         replace(
@@ -109,9 +109,9 @@ def requested(served: Served, body: GenerationFields, prompt: Prompted) -> Promp
     return replace(prompt, requests=requests)
 
 
-def _sampling_of(served: Served, body: GenerationFields) -> SamplingParams:
-    params = sampling_params(body, served.defaults, served.vocabulary)
-    return params if served.seed is None or body.seed is not None else params.reseeded(served.seed)
+def _sampling_of(services: Services, body: GenerationFields) -> SamplingParams:
+    params = sampling_params(body, services.defaults, services.vocabulary)
+    return params if services.seed is None or body.seed is not None else params.reseeded(services.seed)
 
 
 def seed_of_choice(seed: int, choice: int) -> int:
@@ -120,7 +120,7 @@ def seed_of_choice(seed: int, choice: int) -> int:
 
 
 def _speculation_of(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> Speculation:
-    """Return which drafts may be verified; a prediction is cut to the length of the context."""
+    """Return which drafts may be verified. A prediction is cut to the length of the context."""
     asked = body.speculative
     prediction: tuple[int, ...] = ()
     if body.prediction is not None:
@@ -132,8 +132,8 @@ def _speculation_of(body: GenerationFields, vocabulary: Vocabulary, room: Room) 
     return Speculation(**asked.model_dump(exclude={"drafters"}), drafters=drafters, prediction=prediction)
 
 
-def _wants_shift(served: Served, body: GenerationFields) -> bool:
-    return (served.context_shift and body.n_beams < 2) if body.context_shift is None else body.context_shift
+def _wants_shift(services: Services, body: GenerationFields) -> bool:
+    return (services.context_shift and body.n_beams < 2) if body.context_shift is None else body.context_shift
 
 
 def _n_keep(body: GenerationFields, n_prompt: int, vocabulary: Vocabulary) -> int:

@@ -9,7 +9,7 @@ from server.api.chat.chat_request import ChatRequest
 from server.api.completions.completion_request import CompletionRequest
 from server.api.history import after_bos
 from server.api.pieces import Pieces, joined_ids
-from server.api.served import Served
+from server.api.services import Services
 from server.api.stages.picture_words import check_end
 from server.api.stages.prompted import Prompted
 from server.errors import FieldError, UnsupportedFieldError
@@ -18,19 +18,19 @@ from server.llama.backend import FillInMiddle, Vocabulary
 NO_MIDDLE = "this model was not trained to fill in the middle of a text"
 
 
-def tokenized(served: Served, body: ChatRequest, prompt: Prompted) -> Prompted:
+def tokenized(services: Services, body: ChatRequest, prompt: Prompted) -> Prompted:
     """Return a rendered chat with its tokens.
 
     Raises:
         ContextOverflowError: The prompt is too long.
-        FieldError: It ends with a picture.
+        FieldError: The prompt ends with a picture.
     """
-    tokens = served.history.rendered(prompt.text, body.salt)
+    tokens = services.history.rendered(prompt.text, body.salt)
     check_end(tokens)
     return replace(prompt, tokens=tokens)
 
 
-def tokenized_texts(served: Served, body: CompletionRequest) -> list[Prompted]:
+def tokenized_texts(services: Services, body: CompletionRequest) -> list[Prompted]:
     """Return a completion's prompts with their tokens, in order.
 
     Raises:
@@ -39,22 +39,22 @@ def tokenized_texts(served: Served, body: CompletionRequest) -> list[Prompted]:
     found: list[Prompted] = []
     for pieces in body.prompts:
         texts = [piece for piece in (*pieces, body.suffix) if isinstance(piece, str)]
-        served.room.check_bytes(sum(len(text.encode()) for text in texts), "prompt")
-        tokens = _prompt_tokens(served, body, pieces)
+        services.room.check_bytes(sum(len(text.encode()) for text in texts), "prompt")
+        tokens = _prompt_tokens(services, body, pieces)
         if not tokens:
             raise FieldError(
                 "prompt", "is empty, and this model has no token that begins a text: send at least one token"
             )
-        served.room.check_tokens(len(tokens), "prompt")
+        services.room.check_tokens(len(tokens), "prompt")
         whole = not body.suffix and isinstance(pieces[0], str) and len(pieces) == 1
-        text = _echoed_text(pieces, served.vocabulary)
+        text = _echoed_text(pieces, services.vocabulary)
         found.append(Prompted(text, tokens, whole=whole))
     return found
 
 
-def _prompt_tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int]:
-    """Return a prompt's tokens. BOS comes first unless the prompt begins with an id; "" becomes a BOS."""
-    vocabulary = served.vocabulary
+def _prompt_tokens(services: Services, body: CompletionRequest, pieces: Pieces) -> list[int]:
+    """Return a prompt's tokens, with a leading BOS unless the prompt begins with an id. "" becomes a BOS."""
+    vocabulary = services.vocabulary
     if body.suffix:
         if vocabulary.fim is None:
             raise UnsupportedFieldError("suffix", NO_MIDDLE)
@@ -63,7 +63,7 @@ def _prompt_tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> l
     if pieces == [""]:
         return [] if vocabulary.bos is None else [vocabulary.bos]
     if len(pieces) == 1 and isinstance(pieces[0], str):
-        return served.history.tokens_of(pieces[0], body.salt, "prompt")
+        return services.history.tokens_of(pieces[0], body.salt, "prompt")
     tokens = joined_ids(vocabulary, pieces, "prompt", special=True)
     return after_bos(vocabulary, tokens) if isinstance(pieces[0], str) else tokens
 

@@ -15,7 +15,7 @@ from server.api.body import Body
 from server.api.chat.chat_request import ChatRequest
 from server.api.delivery import CONVERSATION, unless_gone
 from server.api.generation_fields import MAX_SALT, GenerationFields
-from server.api.served import ModelCard, Served
+from server.api.services import ModelCard, Services
 from server.api.stages.remote_urls import fetch_pictures
 from server.api.validation_errors import invalid
 from server.errors import FieldError, InvalidRequestError, NotFoundError, UnsupportedFieldError
@@ -27,9 +27,9 @@ Ts = TypeVarTuple("Ts")
 LARGE = 1 << 14
 """Bytes of a body above which it is parsed in a thread; smaller ones take at most 2 ms."""
 MAX_MARKS = 1 << 20
-"""Maximum weight of a body's punctuation (MARKS), inside texts or not. It limits the number of values.
+"""Maximum total weight of a body's punctuation (MARKS), which limits the number of values.
 
-Parsing holds the interpreter: at this limit for 50 ms if the body consists of numbers, 300 ms if of keys.
+Parsing blocks the interpreter: at this limit for 50 ms if the body consists of numbers, 300 ms if of keys.
 """
 MARKS = {b",": 1, b'"': 2, b"{": 2, b"[": 2}
 """Weights of commas, quotation marks and opening brackets."""
@@ -44,7 +44,7 @@ COUNTED_BYTES = 1 << 20
 
 
 IN_SPECULATIVE = frozenset({"exactness", "drafters"})
-"""Fields of `speculative` that mean nothing else: beside it, a promise that was asked for would be lost."""
+"""Fields that are refused outside `speculative`: ignoring them there would drop a requested guarantee."""
 
 
 async def on_prompt_thread(request: Request, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
@@ -57,16 +57,16 @@ async def on_prompt_thread(request: Request, work: Callable[[*Ts], T], *argument
         BusyError: Too many calls wait.
         ClientDisconnect: The client left.
     """
-    served: Served = request.state.served
+    services: Services = request.state.services
 
     async def done() -> T:
         if any(isinstance(one, GenerationFields) and one.continues for one in arguments):
-            await served.history.remembered()
-        if served.remote is not None:
+            await services.history.remembered()
+        if services.remote is not None:
             for one in arguments:
                 if isinstance(one, ChatRequest):
-                    await fetch_pictures(served.remote, one)
-        return await served.prompt_work.run(work, *arguments)
+                    await fetch_pictures(services.remote, one)
+        return await services.prompt_work.run(work, *arguments)
 
     return await unless_gone(request, done())
 
@@ -96,12 +96,12 @@ async def read(request: Request, form: type[B]) -> B:
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """Return the body as a JSON object, with U+FFFD for halves of characters.
+    """Return the body as a JSON object, with U+FFFD for unpaired surrogates.
 
     A client that cuts a text within an emoji sends half a surrogate pair in every later turn.
 
     Raises:
-        InvalidRequestError: The body is no JSON object.
+        InvalidRequestError: The body is not a JSON object.
     """
     try:
         data = orjson.loads(body)
@@ -116,7 +116,7 @@ def parsed(body: bytes) -> dict[str, Any]:
 
 
 def whole_characters(body: bytes) -> str:
-    """Return JSON with U+FFFD for each half of a character, as an escape or in UTF-8."""
+    """Return JSON with U+FFFD for each unpaired surrogate, whether escaped or in UTF-8."""
     return _ESCAPES.sub(
         lambda found: REPLACEMENT if found["half"] else found[0], body.decode(errors="replace")
     )
@@ -133,7 +133,7 @@ def salted(request: Request, data: dict[str, Any]) -> dict[str, Any]:
     salt = salt_of(request, given)
     data = {**data, "cache_salt": salt} if salt else data
     if data.get("background") or CONVERSATION in request.headers:
-        request.state.given = data  # another process may go on with the reply
+        request.state.given = data  # another process may continue the reply
     return data
 
 
@@ -167,14 +167,14 @@ def check_model(name: str | None, *cards: ModelCard, does: str = "has") -> None:
         )
 
 
-def checked(served: Served, data: dict[str, Any], *, fits: bool = True) -> ChatRequest:
+def checked(services: Services, data: dict[str, Any], *, fits: bool = True) -> ChatRequest:
     """Return the validated body of a chat completion.
 
     Args:
-        served: What the server offers.
+        services: What the server offers.
         data: The body.
-        fits: Before validating, refuse more messages than the context has tokens, since each takes at least
-            one token.
+        fits: True: before validating, refuse more messages than the context has tokens, since each message
+            takes at least one token.
 
     Raises:
         InvalidRequestError: A field is not valid.
@@ -182,9 +182,9 @@ def checked(served: Served, data: dict[str, Any], *, fits: bool = True) -> ChatR
         ContextOverflowError: There are too many messages.
     """
     if fits and isinstance(messages := data.get("messages"), list):
-        served.room.check_tokens(len(cast(list[Any], messages)), estimated=True)
+        services.room.check_tokens(len(cast(list[Any], messages)), estimated=True)
     body = validated(ChatRequest, data)
-    if (found := body.first_unreadable(served.senses)) is not None:
+    if (found := body.first_unreadable(services.senses)) is not None:
         raise FieldError(*found)
-    check_model(body.model, served.model)
+    check_model(body.model, services.model)
     return body

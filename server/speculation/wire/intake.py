@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 
-BEAT_S = 0.25  # seconds between two renewals of a process's keys, which also look who is here
-MOST_S = BEAT_S / 10
-"""Maximum processor seconds of reading in one beat, not counting a message that was waited for.
+HEARTBEAT_S = 0.25  # seconds between two renewals of a process's keys, which also look who is here
+MOST_S = HEARTBEAT_S / 10
+"""Maximum processor seconds of reading in one interval, not counting a message that was waited for.
 
 That is 5,000 to 12,000 messages a second; beyond it the process stops reading for a while.
 With half of it, eight busy drafters could be cut off; with twice, a flood costs twice as much.
 """
-MOST_BEHIND = 8  # reads of a beat, if each left messages unread. Half: a process that lags rests sooner
-RESTS = (4, 32)  # beats of the first and longest rest, 1 and 8 s. Half: a flood costs twice as much
+MOST_BEHIND = 8  # reads per interval, if each left messages unread. Half: a process that lags pauses sooner
+RESTS = (4, 32)  # intervals of the first and longest pause, 1 and 8 s. Half: a flood costs twice as much
 
 logger = logging.getLogger("duo.bus")
 
@@ -23,13 +23,13 @@ class Intake:
     def __init__(self) -> None:
         self._spent_s = 0.0
         self._n_reads = 0
-        self._behind = True  # every read of this beat left messages unread
-        self._rest = 0  # beats of the latest rest; 0: it is over
-        self._left = 0  # beats left of it
+        self._behind = True  # every read of this interval left messages unread
+        self._rest = 0  # length of the latest pause in intervals; 0: no pause
+        self._left = 0  # intervals left of that pause
 
     @property
     def flooded(self) -> bool:
-        """True if messages come too fast: nothing may be read before the next beat (see beat()).
+        """True if messages come too fast: nothing may be read before end_interval() is called again.
 
         Messages that arrive meanwhile must be dropped.
         """
@@ -45,10 +45,10 @@ class Intake:
         self._n_reads += 1
         self._behind = self._behind and full
 
-    def beat(self) -> None:
-        """End one of the equal intervals (beats) in which reads are counted.
+    def end_interval(self) -> None:
+        """End an interval of HEARTBEAT_S in which reads are counted.
 
-        If messages came too fast, the inbox is not read in the next beats.
+        If messages came too fast, the inbox is not read in the next intervals.
         """
         if self._left:
             self._left -= 1

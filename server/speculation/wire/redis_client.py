@@ -17,8 +17,8 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from server.errors import StartupError
-from server.speculation.wire.intake import BEAT_S
-from server.speculation.wire.redis_url import SENTINEL, place_of, split_url
+from server.speculation.wire.intake import HEARTBEAT_S
+from server.speculation.wire.redis_url import SENTINEL, shown_url, split_url
 
 # Times that a start asks a server that does not answer in time: with 200 ms each way and 5 percent of packets
 # lost, some answers take longer. Half: some starts fail there; twice: a wrong address is told after 12 s.
@@ -27,7 +27,7 @@ TRIES = 3
 # a replica by default (down-after-milliseconds, Sentinel's documentation).
 FAILOVER_S = 60.0
 BACKOFF_S = (0.1, 1.0)  # seconds: first and longest pause before trying again
-IO_TIMEOUT_S = 8 * BEAT_S  # for the server to answer: a read may block for one beat
+IO_TIMEOUT_S = 8 * HEARTBEAT_S  # for the server to answer: a read may block for one heartbeat
 OWN = "sentinel_"  # before options of such a URL that are for the sentinels
 SENTINEL_PORT = 26379  # where sentinels listen, by their documentation
 
@@ -48,7 +48,7 @@ def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
     """
     client = connect(url)
     client.set_retry(Retry(NoBackoff(), TRIES - 1, supported_errors=(RedisTimeoutError,)))
-    place = place_of(url)
+    place = shown_url(url)
     try:
         _ask_server(client, f"duo:{{{pool}}}:{member}")
     except AuthenticationError as error:

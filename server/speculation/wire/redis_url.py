@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import SplitResult
 
-SENTINEL = "+sentinel"  # behind the scheme of a URL that names sentinels
+SENTINEL = "+sentinel"  # suffix of the scheme of a URL that names sentinels
 
 
 def split_url(url: str) -> SplitResult:
@@ -19,8 +19,8 @@ def split_url(url: str) -> SplitResult:
     return SplitResult(*(part or "" for part in found.groups()))
 
 
-def place_of(url: str) -> str:
-    """Return the URL without user, password and options, for people to read."""
+def shown_url(url: str) -> str:
+    """Return the URL without user, password and options, to show to people."""
     parts = split_url(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 

@@ -28,20 +28,20 @@ from typing import TypeVar, cast
 from redis.exceptions import RedisError
 
 from server.speculation.wire.bus import Listener
-from server.speculation.wire.intake import BEAT_S, Intake
+from server.speculation.wire.intake import HEARTBEAT_S, Intake
 from server.speculation.wire.messages import MAX_BYTES, MAX_TO_LEAD, Message, WireError, decode, encode
 from server.speculation.wire.presence import Presence, Role
 from server.speculation.wire.redis_client import BACKOFF_S, StreamEntry, connect
-from server.speculation.wire.redis_url import place_of
+from server.speculation.wire.redis_url import shown_url
 from server.speculation.wire.roster import MAX_CARD_BYTES, MAX_PEERS, Roster, member_name, write_card
 
-PRESENCE_TTL_MS = int(8 * 1000 * BEAT_S)  # a process that misses eight beats is gone
+PRESENCE_TTL_MS = int(8 * 1000 * HEARTBEAT_S)  # a process that misses eight heartbeats is gone
 # Of inboxes and the set of members: a process that was silent finds its inbox
 KEYS_TTL_MS = 5 * PRESENCE_TTL_MS
 MAX_MEMBERS = 4 * MAX_PEERS  # names in the set: four times as many as a process looks at, of either role
 BUS_BACKLOG = 1024  # most messages that an inbox keeps for a reader that lags, and that wait to be sent
 READ_COUNT = 32  # entries of one read
-BUS_CLOSE_S = 2 * BEAT_S  # close() waits no longer for the threads, which wait for at most a beat
+BUS_CLOSE_S = 2 * HEARTBEAT_S  # close() waits no longer for the threads, which wait for at most a beat
 
 logger = logging.getLogger("duo.bus")
 
@@ -65,7 +65,7 @@ class RedisBus:
         # its limits
         self.counts = Counter[str]()
         self._client = connect(url)
-        self._place = place_of(url)
+        self._shown = shown_url(url)
         self._prefix = f"duo:{{{pool}}}:"
         self._me = member_name(presence.role, presence.id)
         self._inbox = self._prefix + self._me
@@ -103,7 +103,7 @@ class RedisBus:
             self._queue.put((to, message))
 
     def describe(self, presence: Presence) -> None:
-        """Replace the presence; others see it within one beat. Id and role must not change."""
+        """Replace the presence; others see it within HEARTBEAT_S. Id and role must not change."""
         self._card = write_card(presence)
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class RedisBus:
                 self._tell_peers(listener, ())
                 if not self._outage:
                     self._outage = True
-                    logger.warning("lost the Redis server at %s (%s); trying again", self._place, error)
+                    logger.warning("lost the Redis server at %s (%s); trying again", self._shown, error)
                 self._closing.wait(pause)
                 pause = min(2 * pause, longest)
         self._leave_bus()
@@ -160,7 +160,7 @@ class RedisBus:
         self._up = True
         if self._outage:
             self._outage = False
-            logger.warning("the Redis server at %s is back", self._place)
+            logger.warning("the Redis server at %s is back", self._shown)
 
     def _follow_inbox(self, listener: Listener) -> None:
         """Read the inbox and keep our keys alive, until closing or an error."""
@@ -168,7 +168,7 @@ class RedisBus:
         while not self._closing.is_set():
             if time.monotonic() >= due:
                 self._tell_peers(listener, self._beat_once())
-                due = time.monotonic() + BEAT_S
+                due = time.monotonic() + HEARTBEAT_S
             if self._intake.flooded:
                 self._closing.wait(due - time.monotonic())
                 continue
@@ -202,11 +202,11 @@ class RedisBus:
 
         Raises RedisError if our inbox is gone, since the server was emptied or this process was stopped for
         long. Reads at most MAX_MEMBERS names. A larger set is deleted: live members add themselves again
-        within BEAT_S, and members that are known already are not forgotten.
+        within HEARTBEAT_S, and members that are known already are not forgotten.
         """
         inbox, members, roster = self._inbox, self._prefix + "members", self._roster
         kept = ("MAXLEN", 0) if self._intake.flooded else ("MINID", _id_after(self._last))
-        self._intake.beat()
+        self._intake.end_interval()
         with self._client.pipeline(transaction=True) as pipe:
             pipe.pexpire(inbox, KEYS_TTL_MS)
             pipe.execute_command("XTRIM", inbox, *kept)
@@ -224,7 +224,7 @@ class RedisBus:
         if n_listed > MAX_MEMBERS:
             self._client.unlink(members)
         elif gone:
-            self._client.srem(members, *gone)  # one that is not gone adds itself again in a beat
+            self._client.srem(members, *gone)  # a living member adds itself again at its heartbeat
         return roster.update(cards)
 
     def _card_of(self, member: str) -> str:

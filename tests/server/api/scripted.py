@@ -10,7 +10,7 @@ from typing import Any
 
 from server.api.app import create_app
 from server.api.middleware import Edge
-from server.api.served import Health, ModelCard, Served
+from server.api.services import Health, ModelCard, Services
 from server.engine.events import Event, Failed, Finished, Stats
 from server.engine.generate import Generator
 from server.engine.request import GenerationRequest
@@ -85,10 +85,10 @@ class Scripts:
         return self._left.pop(0).submit(request)
 
 
-def served(
+def services(
     script: Generator, *, health: Health | None = None, vocabulary: FakeVocabulary | None = None
-) -> Served:
-    return Served(
+) -> Services:
+    return Services(
         generator=script,
         vocabulary=vocabulary or FakeVocabulary(),
         template=ChatTemplate(None, controls=controls_of(vocabulary or FakeVocabulary())),
@@ -106,7 +106,7 @@ class Call:
     arriving: parts of a body in place of `body`, None for a client that leaves.
     """
 
-    state: Served
+    state: Services
     path: str = "/v1/chat/completions"
     body: dict[str, Any] | None = None
     method: str = "POST"
@@ -129,7 +129,7 @@ class Call:
             "path": self.path,
             "query_string": self.query.encode(),
             "headers": [(k.lower().encode(), v.encode()) for k, v in self.headers.items()],
-            "state": {"served": self.state},
+            "state": {"services": self.state},
         }
         await witnessed(create_app(self.state, Edge(cors_origins=("*",))))(scope, self._receive, self._send)
 

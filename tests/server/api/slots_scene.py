@@ -14,7 +14,7 @@ import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.api.app import create_app
-from server.api.served import Served
+from server.api.services import Services
 from server.cache.named import NamedFiles
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
@@ -27,7 +27,7 @@ from server.sampling.params import SamplingParams
 from tests.contract.contract import validate
 from tests.contract.witness import witnessed
 from tests.fake_backend import FakeBackend, FakeModel
-from tests.server.api.scripted import served
+from tests.server.api.scripted import services
 from tests.support import ENDLESS, OracleProposer
 
 N_PLACES = 3
@@ -36,12 +36,12 @@ FIRST = {"role": "user", "content": "tell me a story of a lead and its drafters,
 REPLIES = {"save": "SlotSaved", "restore": "SlotRestored", "erase": "SlotErased"}
 
 
-def app_of(state: Served) -> ASGIApp:
+def app_of(state: Services) -> ASGIApp:
     """Return the app as it is once its lifespan has begun."""
     app = witnessed(create_app(state))
 
     async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, "state": {"served": state}}, receive, send)
+        await app({**scope, "state": {"services": state}}, receive, send)
 
     return with_state
 
@@ -53,7 +53,7 @@ class Server:
     http: httpx.AsyncClient
     thread: EngineThread
     backend: FakeBackend
-    state: Served
+    state: Services
     directory: Path
 
     async def chat(self, *messages: dict[str, str], **fields: Any) -> dict[str, Any]:
@@ -140,7 +140,7 @@ async def serving(
 
     thread = EngineThread(make, n_ctx=backend.n_ctx)
     named = NamedFiles(directory / "slots", budget_bytes=ENOUGH, fingerprint=model) if files else None
-    state = replace(served(thread), defaults=SamplingParams(0.0), ask=thread.ask, slot_files=named)
+    state = replace(services(thread), defaults=SamplingParams(0.0), ask=thread.ask, slot_files=named)
     thread.start()
     transport = httpx.ASGITransport(app=app_of(state))
     try:

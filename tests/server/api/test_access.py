@@ -211,7 +211,7 @@ async def test_slot_files_belong_to_their_key(tmp_path: Path):
         app = witnessed(create_app(server.state, Edge(access=Access([ANNA, BERT]))))
 
         async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
-            await app({**scope, "state": {"served": server.state}}, receive, send)
+            await app({**scope, "state": {"services": server.state}}, receive, send)
 
         transport = httpx.ASGITransport(app=with_state)
         async with httpx.AsyncClient(transport=transport, base_url="http://duo", timeout=20) as http:

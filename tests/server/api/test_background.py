@@ -13,7 +13,7 @@ import pytest
 from server.api import answer, background
 from server.api.access import Access
 from server.api.middleware import Edge
-from server.api.served import Served
+from server.api.services import Services
 from server.engine.events import Failed, Finished
 from server.errors import BackendError, LostReplyError
 from server.lead.listening import ClientPolicy
@@ -138,7 +138,7 @@ def test_client_that_leaves_ends_nothing(slow_lead: Lead):
         first = next(stream.iter_lines())
         assert first == "event: response.created"
     slow_lead.until(lambda engine: engine.n_active == 0 and engine.meter.n_decodes > 30)
-    until(lambda: len(slow_lead.served.background) == 0, "its log never ended")
+    until(lambda: len(slow_lead.services.background) == 0, "its log never ended")
 
 
 def test_every_step_has_its_status():
@@ -238,7 +238,7 @@ async def test_gone_writer_is_an_error_event():
             raise LostReplyError
 
     one = Script(STARTED)
-    state: Served = replace(serving(one), replies=Elsewhere())
+    state: Services = replace(serving(one), replies=Elsewhere())
     id = (await ask(state, background=True)).json["id"]
     told = (await ask(state, f"/v1/responses/{id}", "GET")).json
     assert (told["status"], told["error"]["code"]) == ("failed", "server_error")

@@ -14,7 +14,7 @@ from server.engine.request import GenerationRequest
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.http_lead import Lead, serving
-from tests.server.api.scripted import Call, Script, served
+from tests.server.api.scripted import Call, Script, services
 from tests.server.api.test_chat import chunks_of
 
 N_CTX = 128
@@ -53,7 +53,7 @@ def streamed(lead: Lead, **fields: Any) -> str:
 
 async def asked(vocabulary: FakeVocabulary | None = None, **fields: Any) -> GenerationRequest:
     script = Script(Started(5, 2), Finished("stop", Stats(5, 2, 1, 1, 1.0, 1.0)))
-    call = Call(served(script, vocabulary=vocabulary), body={**BODY, **fields})
+    call = Call(services(script, vocabulary=vocabulary), body={**BODY, **fields})
     await asyncio.wait_for(call.run(), 10)
     assert call.status == 200, call.json
     return script.requests[0]

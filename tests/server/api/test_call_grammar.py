@@ -14,8 +14,8 @@ from server.formats.families import FAMILIES
 from server.formats.reading import MessageReader
 from server.formats.spelling import written
 from server.grammar.compiler import Compiler
-from server.text.form import Form
 from server.text.message import folded
+from server.text.reply_format import ReplyFormat
 from tests.fake_backend import IM_END, FakeVocabulary
 from tests.server.formats.replies import FUNCTIONS, REPLIES, TEXT, F, Reply
 from tests.server.text.vocabularies import MarkedVocabulary
@@ -120,7 +120,7 @@ def test_calls_or_an_answer_in_a_form(reply: Reply, thoughts: str, vocabulary: s
 @pytest.mark.parametrize("thoughts", ["some", "begun"])
 def test_thoughts_precede_a_structured_answer(thoughts: str, vocabulary: str):
     scene = Scene(BY_FAMILY["json in tags"], thoughts, vocabulary)
-    form = Form(scene.form.thoughts, scene.form.thinking)
+    form = ReplyFormat(scene.form.thoughts, scene.form.thinking)
     lark = CallGrammar(scene.vocabulary, form).answer(NUMBER)
     assert scene.lets(lark, '{"a": 1}')
     assert not scene.lets(lark, '{"a": true}')
@@ -141,7 +141,7 @@ def test_allowed_calls_are_read(reply: Reply, thoughts: str, vocabulary: str):
 
 def test_forced_text_is_known_early():
     vocabulary = MarkedVocabulary()
-    form = Form(calls=BY_FAMILY["json in tags"].form.calls, functions={"f": NUMBER}, most_calls=1)
+    form = ReplyFormat(calls=BY_FAMILY["json in tags"].form.calls, functions={"f": NUMBER}, most_calls=1)
     state = Compiler(vocabulary).lark(CallGrammar(vocabulary, form).required({"f": NUMBER}), "tools")()
     text = b"".join(vocabulary.piece(token, special=True) for token in state.forced())
     assert text.startswith(b'<tool_call>\n{"name": "f", "arguments": {"a": ')

@@ -14,7 +14,7 @@ from server.errors import BackendError, BusyError
 from server.sampling.logprobs import TokenLogprobs
 from tests.contract.contract import validate
 from tests.fake_backend import Spacing
-from tests.server.api.scripted import Call, Script, Scripts, served
+from tests.server.api.scripted import Call, Script, Scripts, services
 
 STARTED = Started(5, 2)
 HELLO = [{"role": "user", "content": "hi"}]
@@ -35,7 +35,7 @@ def done(n: int, *, cached: int = 2, ms: float = 10.0, drafts: tuple[int, ...] =
 
 def call(*scripts: Script, refusal: Exception | None = None, **body: Any) -> Call:
     return Call(
-        served(Scripts(*scripts, refusal=refusal)), body={"messages": HELLO, "n": len(scripts), **body}
+        services(Scripts(*scripts, refusal=refusal)), body={"messages": HELLO, "n": len(scripts), **body}
     )
 
 
@@ -63,7 +63,7 @@ def texts_of(events: list[Any], n: int) -> list[str]:
 )
 async def test_first_token_loses_tokenizer_space(fields: dict[str, Any], text: str):
     path = "/v1/completions" if "prompt" in fields else "/v1/chat/completions"
-    state = served(Scripts(Script(STARTED, step(" so"), done(3))), vocabulary=Spacing())
+    state = services(Scripts(Script(STARTED, step(" so"), done(3))), vocabulary=Spacing())
     one = Call(state, path, fields)
     await asyncio.wait_for(one.run(), 10)
     [choice] = one.json["choices"]

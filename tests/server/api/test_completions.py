@@ -18,7 +18,7 @@ from server.sampling.logprobs import TokenLogprobs
 from tests.contract.contract import validate
 from tests.fake_backend import FakeVocabulary
 from tests.http_lead import Lead
-from tests.server.api.scripted import Call, Script, Scripts, served
+from tests.server.api.scripted import Call, Script, Scripts, services
 
 PROMPT = "once upon a time"
 IDS = list(PROMPT.encode())
@@ -249,7 +249,7 @@ def tokens_of(script: Script) -> list[int]:
 
 
 async def answer(*scripts: Script, vocabulary: FakeVocabulary | None = None, **body: Any) -> Call:
-    state = served(Scripts(*scripts), vocabulary=vocabulary)
+    state = services(Scripts(*scripts), vocabulary=vocabulary)
     one = Call(state, path="/v1/completions", body=body)
     await asyncio.wait_for(one.run(), 10)
     return one
@@ -349,7 +349,7 @@ async def test_late_failure_is_last_event():
 async def test_leaving_client_ends_all_prompts():
     scripts = [Script(STARTED, step(b"a")) for _ in range(2)]
     body = {"prompt": ["one", "two"], "stream": True}
-    one = Call(served(Scripts(*scripts)), path="/v1/completions", body=body)
+    one = Call(services(Scripts(*scripts)), path="/v1/completions", body=body)
     running = asyncio.ensure_future(one.run())
     await one.until_sent(b'"text":"a"')
     one.gone.set()

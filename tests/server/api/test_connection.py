@@ -189,4 +189,4 @@ def test_a_reply_that_nobody_reads_ends(path: str, asked: dict[str, Any], caplog
             lead.until(lambda engine: bool(engine.n_active))
             lead.until_idle()
     assert "read nothing of its reply" in caplog.text
-    assert lead.served.traffic.endings["cancelled"] == 1
+    assert lead.services.traffic.endings["cancelled"] == 1

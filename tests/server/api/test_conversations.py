@@ -53,7 +53,7 @@ def n_new(reply: ChatCompletion) -> int:
 
 def around(lead: Lead) -> int:
     """Return how many bytes (the toy's tokens) the template puts around a user's message."""
-    return len(lead.served.template.render([{"role": "user", "content": ""}])) + SLACK
+    return len(lead.services.template.render([{"role": "user", "content": ""}])) + SLACK
 
 
 @pytest.mark.parametrize("lead", TEMPLATES.values(), ids=TEMPLATES, indirect=True)

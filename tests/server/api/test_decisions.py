@@ -12,7 +12,7 @@ import pytest
 
 from server.api.decisions.questions import Option, Question, confidence, confidence_of_levels, expected_level
 from server.llama.backend import Logits
-from server.sampling.noise import mix, quiet
+from server.sampling.noise import lower_noise, mix
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.http_lead import Lead, serving
@@ -57,7 +57,7 @@ class Lettered(FakeModel):
     def logits(self, chain: int) -> Logits:
         row = super().logits(chain)
         letters = np.arange(ord("A"), ord("Z") + 1)
-        row[letters] = self.sharpness * quiet(mix(chain ^ mix(self.seed)), 0, letters)
+        row[letters] = self.sharpness * lower_noise(mix(chain ^ mix(self.seed)), 0, letters)
         return row
 
 

@@ -12,14 +12,14 @@ import pytest
 
 from server.api.middleware import Edge
 from server.api.origins import LOCAL
-from server.api.served import ANY, ModelCard
+from server.api.services import ANY, ModelCard
 from server.flags import read
 from server.lead.listening import ClientPolicy
 from server.settings import LeadSettings
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
-from tests.server.api.scripted import Call, Script, served
+from tests.server.api.scripted import Call, Script, services
 
 HELLO = [{"role": "user", "content": "hello"}]
 N_CTX = 256
@@ -177,7 +177,7 @@ def test_batched_prompts_keep_their_logprobs(endless: Lead):
 
 async def test_alias_star_takes_any_name():
     card = ModelCard("toy", 1, N_CTX, 1000, "a toy", aliases=[ANY])
-    state = replace(served(Script()), model=card)
+    state = replace(services(Script()), model=card)
     call = Call(state, path="/tokenize", body={"content": "a"})
     await call.run()
     assert card.is_called("gpt-4o")

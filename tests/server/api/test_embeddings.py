@@ -15,13 +15,13 @@ import numpy.typing as npt
 import openai
 import pytest
 
-from server.api.served import Embedding, ModelCard
+from server.api.services import Embedding, ModelCard
 from server.engine.events import Committed, Finished, Started
 from server.llama.embedding_worker import EmbeddingWorker, grouped
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
-from tests.server.api.scripted import CANCELLED_STATS, Call, Script, served
+from tests.server.api.scripted import CANCELLED_STATS, Call, Script, services
 from tests.server.api.slots_scene import app_of
 from tests.toy_embedder import FakeEmbedder
 
@@ -51,7 +51,7 @@ async def client(worker: EmbeddingWorker) -> AsyncIterator[httpx.AsyncClient]:
 async def asking(worker: EmbeddingWorker) -> AsyncGenerator[httpx.AsyncClient]:
     script = Script(Started(5, 2), Committed((97,), (None,)), Finished("stop", CANCELLED_STATS))
     embedding = Embedding(worker, ModelCard("toy-embedder", 1, 64, 1000, "a toy"))
-    transport = httpx.ASGITransport(app_of(replace(served(script), embedding=embedding)))
+    transport = httpx.ASGITransport(app_of(replace(services(script), embedding=embedding)))
     async with httpx.AsyncClient(transport=transport, base_url="http://duo") as one:
         yield one
 
@@ -222,7 +222,7 @@ async def test_embedding_holds_up_no_step(worker: EmbeddingWorker, embedder: Fak
 async def test_leaving_client_ends_embedding(worker: EmbeddingWorker, embedder: FakeEmbedder):
     embedder.held.clear()
     embedding = Embedding(worker, ModelCard("toy-embedder", 1, 64, 1000, "a toy"))
-    state = replace(served(Script()), embedding=embedding)
+    state = replace(services(Script()), embedding=embedding)
     call = Call(state, path="/v1/embeddings", body={"input": ["a"] * 40})
     running = asyncio.create_task(call.run())
     await until_working(embedder)

@@ -10,13 +10,13 @@ import pytest
 from sse_starlette.sse import AppStatus
 
 from server.api import delivery
-from server.api.served import DrafterHealth, Health
+from server.api.services import DrafterHealth, Health
 from server.engine.events import Committed, DrafterCount, Failed, Finished, Started, Stats
 from server.engine.request import GenerationRequest
 from server.errors import BackendError, BusyError
 from tests.contract.contract import validate
 from tests.fake_backend import FakeVocabulary
-from tests.server.api.scripted import Call, Script, served
+from tests.server.api.scripted import Call, Script, services
 
 STARTED = Started(5, 2)
 STATS = Stats(5, 2, 6, 2, 30.0, 50.0, 4, 3, {"d": DrafterCount(4, 3)}, (0, 0, 0, 1))
@@ -30,7 +30,7 @@ def step(text: str, n_accepted: int = 0, n_drafted: int = 0) -> Committed:
 
 
 def call(script: Script, **body: Any) -> Call:
-    return Call(served(script), body={"messages": HELLO, **body})
+    return Call(services(script), body={"messages": HELLO, **body})
 
 
 async def answer(script: Script, **body: Any) -> Call:
@@ -151,7 +151,7 @@ async def test_late_defect_hides_details(caplog: pytest.LogCaptureFixture):
 
     for stream in (True, False):
         script = Script(STARTED, step("~"))
-        one = Call(served(script, vocabulary=Broken()), body={"messages": HELLO, "stream": stream})
+        one = Call(services(script, vocabulary=Broken()), body={"messages": HELLO, "stream": stream})
         with caplog.at_level(logging.ERROR):
             await one.run()
         error = one.events[-1] if stream else one.json
@@ -164,7 +164,7 @@ async def test_late_defect_hides_details(caplog: pytest.LogCaptureFixture):
 
 async def test_defect_has_usual_headers(caplog: pytest.LogCaptureFixture):
     one = Call(
-        served(Script(refusal=RuntimeError("a bug"))),
+        services(Script(refusal=RuntimeError("a bug"))),
         body={"messages": HELLO},
         headers={"Origin": "http://elsewhere", "X-Request-Id": "mine"},
     )
@@ -233,7 +233,7 @@ async def test_early_leave_cancels_the_request(stream: bool):
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/rpc"])
 async def test_leaving_while_sending_is_no_defect(path: str, caplog: pytest.LogCaptureFixture):
-    one = Call(served(Script()), path, arriving=[b'{"messages": ', None])
+    one = Call(services(Script()), path, arriving=[b'{"messages": ', None])
     await asyncio.wait_for(one.run(), 10)
     assert one.status == 499
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -330,14 +330,14 @@ async def test_bos_is_put_first_once():
 
     for vocabulary, head in ((WithBos(), [256, ord("u")]), (WithOtherBos(), [258, 256])):
         script = Script(STARTED, Finished("stop", STATS))
-        await Call(served(script, vocabulary=vocabulary), body={"messages": HELLO}).run()
+        await Call(services(script, vocabulary=vocabulary), body={"messages": HELLO}).run()
         assert list(script.requests[0].prompt[:2]) == head
 
 
 @pytest.mark.parametrize(("state", "status"), [("ok", 200), ("loading", 503), ("stuck", 503)])
 async def test_health(state: Any, status: int):
     drafters = (DrafterHealth("d", "m", "refused", "vocabulary sizes differ", {"stale": 2}),)
-    one = Call(served(Script(), health=Health(state, 4, 1, 2, 12.34, drafters)), "/health", method="GET")
+    one = Call(services(Script(), health=Health(state, 4, 1, 2, 12.34, drafters)), "/health", method="GET")
     await one.run()
     assert one.status == status
     validate("Health", one.json)

@@ -33,7 +33,7 @@ def test_two_turns_with_a_call_each(family: Family):
         serving(toy(), template=source(family)) as lead,
         openai.OpenAI(base_url=f"{lead.url}/v1", api_key="none", max_retries=0) as client,
     ):
-        assert lead.served.template.style.family.name == family.name
+        assert lead.services.template.style.family.name == family.name
         history: list[object] = [{"role": "user", "content": "look it up"}]
         for turn in range(2):
             reply = client.chat.completions.create(

@@ -14,7 +14,7 @@ from server.text.room import Room
 from server.text.template import ChatTemplate
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
-from tests.server.api.scripted import Call, Script, served
+from tests.server.api.scripted import Call, Script, services
 from tests.server.api.test_odd_inputs import HELLO, post, refused
 from tests.templates import REASONING
 
@@ -25,7 +25,7 @@ AGAIN = {"role": "user", "content": "and now?"}
 
 def prompt_of(*messages: dict[str, Any], **fields: Any) -> str:
     """Return the prompt of these messages, by a template that shows thoughts."""
-    state = replace(served(Script()), template=ChatTemplate(REASONING))
+    state = replace(services(Script()), template=ChatTemplate(REASONING))
     one = Call(state, "/apply-template", body={"messages": messages, **fields})
     asyncio.run(asyncio.wait_for(one.run(), 10))
     assert one.status == 200, one.content
@@ -143,7 +143,7 @@ def bounded():
     backend = FakeBackend(FakeModel(seed=3), n_ctx=256)
     with serving(backend) as lead:
         room = Room(backend.n_ctx, backend.vocab.longest)
-        object.__setattr__(lead.served, "template", ChatTemplate(None, room=room))
+        object.__setattr__(lead.services, "template", ChatTemplate(None, room=room))
         yield lead
 
 

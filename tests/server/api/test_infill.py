@@ -11,7 +11,7 @@ from server.engine.events import Finished, Started, Stats
 from server.llama.backend import FillInMiddle
 from tests.contract.contract import validate
 from tests.fake_backend import FakeVocabulary
-from tests.server.api.scripted import N_CTX, Call, Script, served
+from tests.server.api.scripted import N_CTX, Call, Script, services
 from tests.server.api.test_completions import WithBos, step
 
 EXTRA = [{"filename": "a.py", "text": "AA"}, {"text": "B"}]
@@ -29,7 +29,7 @@ async def ask(vocabulary: FakeVocabulary, **body: Any) -> tuple[Call, list[int]]
     """Return the answer, and the prompt if there was one."""
     script = Script(Started(5, 2), step(b"x"), Finished("stop", Stats(5, 2, 1, 1, 1.0, 2.0)))
     given = {"input_prefix": "ab", "input_suffix": "cd", **body}
-    call = Call(served(script, vocabulary=vocabulary), "/infill", given)
+    call = Call(services(script, vocabulary=vocabulary), "/infill", given)
     await asyncio.wait_for(call.run(), 10)
     return call, list(script.requests[0].prompt) if script.requests else []
 

@@ -71,7 +71,7 @@ def asked(tmp_path: Path, keys: tuple[str, ...], **query: Any) -> httpx.Response
         )
 
 
-def test_key_is_in_the_link_on_request_only(tmp_path: Path):
+def test_link_has_the_key_only_on_request(tmp_path: Path):
     for query in ({}, {"key": "false"}, {"key": ""}):
         answer = asked(tmp_path, (KEY,), **query)
         assert answer.json()["url"] == "http://192.168.1.7:1/lend"

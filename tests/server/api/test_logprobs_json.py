@@ -15,7 +15,7 @@ from server.engine.events import Committed, Finished, Started, Stats
 from server.sampling.logprobs import TokenLogprobs
 from tests.contract.contract import validate
 from tests.fake_backend import IM_END, IM_START
-from tests.server.api.scripted import Call, Script, served
+from tests.server.api.scripted import Call, Script, services
 
 STATS = Stats(5, 2, 6, 2, 30.0, 50.0)
 STARTED = Started(5, 2)
@@ -40,7 +40,7 @@ def steps(tokens: Sequence[int], cuts: Sequence[int]) -> list[Committed]:
 async def answer(events: Sequence[Committed], **body: Any) -> Call:
     script = Script(STARTED, *events, Finished("stop", STATS))
     body = {"messages": [{"role": "user", "content": "hi"}], **body}
-    one = Call(served(script), body=body)
+    one = Call(services(script), body=body)
     await asyncio.wait_for(one.run(), 10)
     return one
 
@@ -143,7 +143,7 @@ def test_streams_and_whole_replies_agree(tokens: list[int], cuts: list[int], sto
 async def test_held_text_holds_its_tokens():
     script = Script(STARTED)
     body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "logprobs": True, "stop": "##"}
-    one = Call(served(script), body=body)
+    one = Call(services(script), body=body)
     running = asyncio.ensure_future(one.run())
     first, second, third = steps([*b"a#b", 0xC3, 0xA9], [2, 4])
     script.tell(first)
@@ -169,7 +169,7 @@ async def test_logprobs_only_when_requested():
 async def test_timings_run_along_when_asked_for():
     script = Script(replace(STARTED, at=10.0))
     body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "timings_per_token": True}
-    one = Call(served(script), body=body)
+    one = Call(services(script), body=body)
     running = asyncio.ensure_future(one.run())
     for i, text in enumerate(("ab", "cd")):
         script.tell(replace(steps(text.encode(), ())[0], at=10.5 + i))

@@ -13,7 +13,7 @@ from server.formats.families import FAMILIES, Family
 from server.grammar.compiler import Compiler
 from server.text.template import ChatTemplate
 from tests.fake_backend import FakeVocabulary
-from tests.server.api.scripted import Call, Script, served
+from tests.server.api.scripted import Call, Script, services
 from tests.server.api.test_family_calls import source
 from tests.server.grammar.test_schema_form import MALFORMED
 
@@ -23,7 +23,7 @@ GRAMMARS = Compiler(VOCABULARY)
 
 async def answered(template: ChatTemplate, path: str = "/v1/chat/completions", **body: Any) -> Call:
     script = Script(Started(5, 2), Finished("stop", Stats(5, 2, 0, 0, 1.0, 2.0)))
-    state = replace(served(script, vocabulary=VOCABULARY), template=template, grammars=GRAMMARS)
+    state = replace(services(script, vocabulary=VOCABULARY), template=template, grammars=GRAMMARS)
     one = Call(state, path, body={"messages": [{"role": "user", "content": "hello"}], **body})
     await asyncio.wait_for(one.run(), 10)
     return one

@@ -15,7 +15,7 @@ from server.api.access import Access
 from server.api.messages.messages_as_chat import chat_of
 from server.api.messages.messages_request import MessagesRequest
 from server.api.middleware import Edge
-from server.api.served import Served
+from server.api.services import Services
 from server.engine.events import Failed, Finished, Started, Stats
 from server.engine.request import GenerationRequest
 from server.errors import BackendError, BusyError
@@ -24,7 +24,7 @@ from server.text.template import ChatTemplate
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
-from tests.server.api.scripted import N_CTX, Call, Script, Scripts, served
+from tests.server.api.scripted import N_CTX, Call, Script, Scripts, services
 from tests.server.api.test_responses import step
 from tests.templates import THINKING
 
@@ -59,11 +59,11 @@ class Replies(Scripts):
         return super().submit(request)
 
 
-def replying(*scripts: Script) -> Served:
-    return replace(served(Replies(*scripts)), template=ChatTemplate(THINKING))
+def replying(*scripts: Script) -> Services:
+    return replace(services(Replies(*scripts)), template=ChatTemplate(THINKING))
 
 
-async def ask(state: Served, path: str = "/v1/messages", method: str = "POST", **body: Any) -> Call:
+async def ask(state: Services, path: str = "/v1/messages", method: str = "POST", **body: Any) -> Call:
     one = Call(state, path=path, method=method, body={"messages": HELLO, "max_tokens": 1000, **body})
     await asyncio.wait_for(one.run(), 10)
     return one
@@ -276,12 +276,12 @@ def test_fields_map_to_chat_fields(given: dict[str, Any], made: dict[str, Any]):
 
 
 async def test_failures_have_anthropic_types():
-    call = await ask(served(Script(refusal=BusyError("later"))))
+    call = await ask(services(Script(refusal=BusyError("later"))))
     assert (call.status, call.json["error"]["type"]) == (429, "rate_limit_error")
     assert call.header["retry-after"] == "1"
-    call = await ask(served(Script(refusal=BusyError("ending", draining=True))))
+    call = await ask(services(Script(refusal=BusyError("ending", draining=True))))
     assert (call.status, call.json["error"]["type"]) == (503, "overloaded_error")
-    call = await ask(served(Script(refusal=RuntimeError("a defect"))))
+    call = await ask(services(Script(refusal=RuntimeError("a defect"))))
     assert (call.status, call.json["error"]["type"]) == (500, "api_error")
     broken = Script(Started(5, 2), step("yes"), Failed(BackendError("broken")))
     *_, last = events_of((await ask(replying(broken), stream=True)).content)
@@ -300,7 +300,7 @@ async def test_long_prompt_uses_known_words():
 async def test_pings_keep_silent_streams_open(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(delivery, "KEEP_ALIVE_S", 0.001)
     slow = Script(Started(5, 2))
-    call = Call(served(slow), "/v1/messages", {"messages": HELLO, "max_tokens": 9, "stream": True})
+    call = Call(services(slow), "/v1/messages", {"messages": HELLO, "max_tokens": 9, "stream": True})
     running = asyncio.create_task(call.run())
     ping = b'event: ping\ndata: {"type":"ping"}\n\n'
     await call.until_sent(ping * 3)

@@ -10,13 +10,13 @@ from prometheus_client import parser as text
 from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.api.served import DrafterHealth, Health
+from server.api.services import DrafterHealth, Health
 from server.api.traffic import MAX_SOURCES, Traffic
 from server.cache.catalogue import TierCounts
 from server.engine.events import Committed, DrafterCount, Event, Failed, Finished, Started, Stats
 from server.errors import BackendError
 from tests.http_lead import Lead
-from tests.server.api.scripted import Call, Script, served
+from tests.server.api.scripted import Call, Script, services
 
 STATS = Stats(9, 4, 6, 2, 500.0, 2000.0, 5, 3, {"d": DrafterCount(4, 3), "e": DrafterCount(1, 0)})
 ONE_REPLY: list[Event] = [
@@ -37,7 +37,7 @@ async def scraped(
     traffic: Traffic, health: Health, cached: TierCounts | None = None
 ) -> dict[tuple[str, ...], float]:
     """Return every sample, keyed by its name and the values of its labels."""
-    state = replace(served(Script(), health=health), traffic=traffic, cached=lambda: cached or TierCounts())
+    state = replace(services(Script(), health=health), traffic=traffic, cached=lambda: cached or TierCounts())
     one = Call(state, "/metrics", method="GET")
     await one.run()
     assert one.status == 200
@@ -211,7 +211,7 @@ PROMETHEUS_3 = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;
     ],
 )
 async def test_names_are_the_same_in_every_format(accept: str, content_type: str):
-    one = Call(served(Script()), "/metrics", method="GET", headers={"accept": accept})
+    one = Call(services(Script()), "/metrics", method="GET", headers={"accept": accept})
     await one.run()
     assert one.header["content-type"] == content_type
     parse = open_metrics if content_type.startswith("application") else text

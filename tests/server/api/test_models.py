@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api.served import DrafterHealth, Embedding, Health, ModelCard, Served
+from server.api.services import DrafterHealth, Embedding, Health, ModelCard, Services
 from server.engine.events import Committed, Finished, Started
 from server.llama.embedding_worker import EmbeddingWorker
 from tests.contract.contract import validate
-from tests.server.api.scripted import CANCELLED_STATS, Call, Script, served
+from tests.server.api.scripted import CANCELLED_STATS, Call, Script, services
 from tests.server.api.slots_scene import app_of
 from tests.toy_embedder import FakeEmbedder
 
@@ -35,14 +35,14 @@ DRAFTERS = (DrafterHealth("a", "tiny", "accepted"), DrafterHealth("b", "other", 
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 
 
-def state(*, embedding: Embedding | None = None, **changes: Any) -> Served:
+def state(*, embedding: Embedding | None = None, **changes: Any) -> Services:
     health = Health("ok", 1, 0, 0, 0.0, DRAFTERS)
     script = Script(Started(5, 2), Committed((97,), (None,)), Finished("stop", CANCELLED_STATS))
-    return replace(served(script, health=health), model=CARD, embedding=embedding, **changes)
+    return replace(services(script, health=health), model=CARD, embedding=embedding, **changes)
 
 
 @asynccontextmanager
-async def asking(one: Served) -> AsyncGenerator[httpx.AsyncClient]:
+async def asking(one: Services) -> AsyncGenerator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app_of(one))
     async with httpx.AsyncClient(transport=transport, base_url="http://duo") as client:
         yield client

@@ -15,7 +15,7 @@ from server.engine.events import Committed, Finished, Progress, Started
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
-from tests.server.api.scripted import CANCELLED_STATS, Call, Script, served
+from tests.server.api.scripted import CANCELLED_STATS, Call, Script, services
 
 PROMPT = "once upon a time"
 IDS = list(PROMPT.encode())
@@ -162,7 +162,7 @@ async def test_time_limit_needs_second_line():
     script.tell(Committed(tuple(b"\n"), (None,), at=2.4))
     script.tell(Committed(tuple(b"c"), (None,), at=2.6))
     script.tell(Committed(tuple(b"d"), (None,), at=2.7))
-    call = Call(served(script), path="/completion", body={"prompt": "hello", "t_max_predict_ms": 500})
+    call = Call(services(script), path="/completion", body={"prompt": "hello", "t_max_predict_ms": 500})
     await call.run()
     assert (call.json["content"], call.json["stop_type"]) == ("ab\nc", "limit")
     assert script.cancels[0] == 4
@@ -172,7 +172,7 @@ async def test_time_limit_spares_first_line():
     script = Script(Started(5, 2), Committed(tuple(b"a"), (None,), at=1.0))
     script.tell(Committed(tuple(b"b"), (None,), at=9.0))
     script.tell(Finished("stop", CANCELLED_STATS))
-    call = Call(served(script), path="/completion", body={"prompt": "hello", "t_max_predict_ms": 500})
+    call = Call(services(script), path="/completion", body={"prompt": "hello", "t_max_predict_ms": 500})
     await call.run()
     assert call.json["content"] == "ab"
 
@@ -207,7 +207,7 @@ def test_health_is_told_below_v1_too(endless: Lead):
 
 
 async def test_adapters_are_listed_and_their_scales_stay():
-    state = replace(served(Script()), adapters=[("one.gguf", 0.5), ("two.gguf", 0.0)])
+    state = replace(services(Script()), adapters=[("one.gguf", 0.5), ("two.gguf", 0.0)])
     listed = Call(state, path="/lora-adapters", method="GET")
     await listed.run()
     assert listed.json == [
@@ -230,7 +230,7 @@ async def test_adapter_scales_may_be_named():
             Started(5, 2), Committed(tuple(b"ab"), (None, None)), Finished("stop", CANCELLED_STATS)
         )
         body = {"prompt": "hello", "lora": [{"id": 0, "scale": scale}]}
-        call = Call(replace(served(script), adapters=adapters), path="/completion", body=body)
+        call = Call(replace(services(script), adapters=adapters), path="/completion", body=body)
         await call.run()
         assert call.status == status
         assert status == 200 or call.json["error"]["param"] == "lora"
@@ -252,7 +252,7 @@ async def test_small_indent_ends_the_reply(text: str, content: str, stop_type: s
         for piece in pieces:
             script.tell(Committed(tuple(piece.encode()), (None,) * len(piece)))
         script.tell(Finished("stop", CANCELLED_STATS))
-        call = Call(served(script), path="/completion", body={"prompt": "hello", "n_indent": 4})
+        call = Call(services(script), path="/completion", body={"prompt": "hello", "n_indent": 4})
         await call.run()
         assert (call.json["content"], call.json["stop_type"]) == (content, stop_type)
 

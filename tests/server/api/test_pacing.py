@@ -18,7 +18,7 @@ from server.engine.events import Committed, Finished, Started, Stats
 from server.sampling.logprobs import TokenLogprobs
 from server.text.message import Content, Piece
 from tests.paced import Stream
-from tests.server.api.scripted import Call, Script, served
+from tests.server.api.scripted import Call, Script, services
 
 PLAIN_S = 0.05
 TOLD = [1, 4, 1, 6, 3]  # tokens of each step
@@ -145,7 +145,7 @@ async def hear(
     script: Script, clock: Clock, path: str = "/v1/chat/completions", **more: Any
 ) -> tuple[Call, asyncio.Task[None]]:
     """Return a stream of which a step of one token and one of six have been heard."""
-    call = Call(served(script), path, {**STREAMED, **more})
+    call = Call(services(script), path, {**STREAMED, **more})
     running = asyncio.ensure_future(call.run())
     script.tell(Started(5, 0))
     script.tell(step("H", 10.0))
@@ -179,7 +179,7 @@ async def test_stream_spreads_a_step(clock: Clock):
 @pytest.mark.parametrize(("smooth", "fields"), [(False, {}), (True, {"timings_per_token": True})])
 async def test_timings_turn_spreading_off(clock: Clock, smooth: bool, fields: dict[str, Any]):
     script = Script()
-    call = Call(replace(served(script), frame_s=FRAME_S if smooth else 0.0), body={**STREAMED, **fields})
+    call = Call(replace(services(script), frame_s=FRAME_S if smooth else 0.0), body={**STREAMED, **fields})
     running = asyncio.ensure_future(call.run())
     for event in (Started(5, 0), step("H", 10.0), step("ello w", 10.5)):
         script.tell(event)

@@ -39,5 +39,5 @@ def test_precompute_yields_to_a_reply():
 def test_precompute_counts_in_no_metric():
     with serving(FakeBackend()) as lead:
         assert precompute(lead).json()["completed"]
-        assert not lead.served.traffic.endings
-        assert lead.served.traffic.prompt_s == 0.0
+        assert not lead.services.traffic.endings
+        assert lead.services.traffic.prompt_s == 0.0

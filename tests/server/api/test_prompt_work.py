@@ -14,7 +14,7 @@ import pytest
 
 from server.api import prompt_work
 from server.api.prompt_work import N_THREADS, PromptWork
-from server.api.served import ModelCard
+from server.api.services import ModelCard
 from server.api.stages import validate as stage
 from server.engine.events import Finished, Started, Stats
 from server.errors import BusyError
@@ -23,7 +23,7 @@ from server.text.room import ANY
 from server.text.template import ChatTemplate
 from tests.contract.contract import validate
 from tests.fake_backend import FakeVocabulary
-from tests.server.api.scripted import N_CTX, Call, Script, served
+from tests.server.api.scripted import N_CTX, Call, Script, services
 
 WAIT_S = 30
 
@@ -125,7 +125,7 @@ async def test_threads_live_until_close(closed: bool):
 
 
 async def test_hanging_work_shows_in_health(gate: Gate, monkeypatch: pytest.MonkeyPatch):
-    one = served(Script())
+    one = services(Script())
     running = [asyncio.ensure_future(one.prompt_work.run(gate)) for _ in range(N_THREADS + 1)]
     await gate.until_begun(N_THREADS)
     asked = Call(one, "/health", method="GET")
@@ -187,7 +187,7 @@ BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
 @pytest.mark.parametrize("path", [path for path in BODIES if path != "/apply-template"])
 async def test_left_prompts_delay_nobody(gate: Gate, path: str):
     script = Script(Started(5, 2), Finished("stop", Stats(5, 2, 0, 0, 1.0, 1.0)))
-    one = served(script, vocabulary=Gated(gate))
+    one = services(script, vocabulary=Gated(gate))
     calls = [Call(one, path, BODIES[path](f"slow {i}")) for i in range(N_THREADS + 3)]
     running = [asyncio.ensure_future(call.run()) for call in calls]
     await gate.until_begun(N_THREADS)
@@ -207,7 +207,7 @@ async def test_left_prompts_delay_nobody(gate: Gate, path: str):
 
 async def test_looping_template_is_504():
     loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
-    one = replace(served(Script()), template=ChatTemplate(loops, room=replace(ANY, render_s=0.05)))
+    one = replace(services(Script()), template=ChatTemplate(loops, room=replace(ANY, render_s=0.05)))
     calls = [Call(one, body=BODIES["/v1/chat/completions"]("hi")) for _ in range(2 * N_THREADS)]
     await asyncio.wait_for(asyncio.gather(*(call.run() for call in calls)), WAIT_S)
     for call in calls:
@@ -230,7 +230,7 @@ TOO_LONG = "x" * (N_CTX * FakeVocabulary.longest)
 
 @pytest.mark.parametrize("path", [path for path in BODIES if path.startswith("/v1")])
 async def test_oversized_text_is_refused_untokenised(path: str):
-    call = Call(served(Script(), vocabulary=Unread()), path, BODIES[path](TOO_LONG))
+    call = Call(services(Script(), vocabulary=Unread()), path, BODIES[path](TOO_LONG))
     await asyncio.wait_for(call.run(), WAIT_S)
     assert call.status == 400
     error = call.json["error"]
@@ -242,7 +242,7 @@ async def test_oversized_text_is_refused_untokenised(path: str):
 async def test_pieces_of_a_prompt_count_together():
     half = TOO_LONG[: len(TOO_LONG) // 2]
     for body in ({"prompt": [half, 1, half]}, {"prompt": half, "suffix": half}):
-        call = Call(served(Script(), vocabulary=Unread()), "/v1/completions", body)
+        call = Call(services(Script(), vocabulary=Unread()), "/v1/completions", body)
         await asyncio.wait_for(call.run(), WAIT_S)
         assert call.json["error"]["code"] == "context_length_exceeded"
 
@@ -255,7 +255,7 @@ async def test_too_many_messages_are_refused(path: str):
     body = {"input": messages[:-1] * 2} if path == "/v1/responses" else {"messages": messages}
     template = ChatTemplate("{{ raise_exception('rendered') }}")
     card = ModelCard("toy", 1, 1000, 1000, "a toy")
-    call = Call(replace(served(Script()), template=template, model=card), path, body)
+    call = Call(replace(services(Script()), template=template, model=card), path, body)
     await asyncio.wait_for(call.run(), WAIT_S)
     assert call.json["error"]["code"] == "context_length_exceeded"
     assert "at least" in call.json["error"]["message"]
@@ -267,7 +267,7 @@ async def test_long_prompt_compiles_no_grammar(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(Compiler, "lark", compiled)
     monkeypatch.setattr(Compiler, "json_schema", compiled)
-    one = replace(served(Script()), grammars=Compiler(FakeVocabulary()))
+    one = replace(services(Script()), grammars=Compiler(FakeVocabulary()))
     tool = {"type": "function", "function": {"name": "f"}}
     for more in ({"tools": [tool]}, {"json_schema": {"type": "object"}}):
         call = Call(one, body={**BODIES["/v1/chat/completions"]("x" * N_CTX), **more})
@@ -287,12 +287,12 @@ async def test_large_body_is_parsed_aside(
 
     monkeypatch.setattr(stage.orjson, "loads", watched)
     for content, expected in (("small", "MainThread"), ("x" * stage.LARGE, "duo-prompt")):
-        await Call(served(Script()), "/tokenize", {"content": content}).run()
+        await Call(services(Script()), "/tokenize", {"content": content}).run()
         assert threads[0] == expected
         threads.clear()
     numbers, objects = [0] * (stage.MAX_MARKS + 2), [{"": ""}] * (stage.MAX_MARKS // 10)
     for path, values in itertools.product(BODIES, (numbers, objects)):
-        call = Call(served(Script()), path, {"x": values})
+        call = Call(services(Script()), path, {"x": values})
         await call.run()
         assert call.status == 413
         assert "duo-prompt" not in threads
@@ -311,5 +311,5 @@ async def test_long_prediction_is_cut_early():
         **BODIES["/v1/chat/completions"]("hi"),
         "prediction": {"type": "content", "content": TOO_LONG * 2},
     }
-    await asyncio.wait_for(Call(served(script, vocabulary=Watched()), body=body).run(), WAIT_S)
+    await asyncio.wait_for(Call(services(script, vocabulary=Watched()), body=body).run(), WAIT_S)
     assert max(map(len, texts)) == len(TOO_LONG)

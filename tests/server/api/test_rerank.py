@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api.served import Embedding, ModelCard
+from server.api.services import Embedding, ModelCard
 from server.llama.embedding_worker import EmbeddingWorker
 from tests.contract.contract import validate
 from tests.http_lead import Lead
-from tests.server.api.scripted import Script, served
+from tests.server.api.scripted import Script, services
 from tests.server.api.slots_scene import app_of
 from tests.toy_embedder import FakeEmbedder
 
@@ -25,7 +25,7 @@ TEXTS = ["see", "eee", "sssss"]
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     with closing(FakeEmbedder(ranks=True, n_embd=1)) as ranker, closing(EmbeddingWorker(ranker)) as worker:
         reranking = Embedding(worker, ModelCard("toy-ranker", 1, 64, 1000, "a toy"))
-        transport = httpx.ASGITransport(app_of(replace(served(Script()), reranking=reranking)))
+        transport = httpx.ASGITransport(app_of(replace(services(Script()), reranking=reranking)))
         async with httpx.AsyncClient(transport=transport, base_url="http://duo") as one:
             yield one
 

@@ -13,7 +13,7 @@ import pytest
 from openai.types.responses import ResponseCompletedEvent, ResponseTextDeltaEvent
 from pydantic import BaseModel, Field
 
-from server.api.served import Served
+from server.api.services import Services
 from server.engine.events import Committed, Failed, Finished, Started, Stats
 from server.engine.request import GenerationRequest
 from server.errors import BackendError, BusyError
@@ -22,7 +22,7 @@ from server.text.template import ChatTemplate
 from tests.contract.contract import validate
 from tests.fake_backend import FakeVocabulary
 from tests.http_lead import Lead
-from tests.server.api.scripted import Call, Script, Scripts, served
+from tests.server.api.scripted import Call, Script, Scripts, services
 from tests.templates import QWEN_CODER
 
 STARTED = Started(5, 2)
@@ -89,11 +89,11 @@ class Replies(Scripts):
         return super().submit(request)
 
 
-def serving(*scripts: Script, template: str | None = None) -> Served:
-    return replace(served(Replies(*scripts)), template=ChatTemplate(template))
+def serving(*scripts: Script, template: str | None = None) -> Services:
+    return replace(services(Replies(*scripts)), template=ChatTemplate(template))
 
 
-async def ask(state: Served, path: str = "/v1/responses", method: str = "POST", **body: Any) -> Call:
+async def ask(state: Services, path: str = "/v1/responses", method: str = "POST", **body: Any) -> Call:
     one = Call(state, path=path, method=method, body={"input": HELLO, **body})
     await asyncio.wait_for(one.run(), 10)
     return one

@@ -196,7 +196,7 @@ def test_unsupported_parameter_is_refused(lead: Lead, method: str, params: Any, 
     assert wrong["code"] == -32602
     assert wrong["data"]["type"] == "invalid_request_error"
     assert wrong["data"]["param"].split(".")[0] == param
-    assert len(lead.served.handles) == 0
+    assert len(lead.services.handles) == 0
     lead.until_idle()
 
 
@@ -270,7 +270,7 @@ def test_full_queue_says_retry_after(endless: Lead):
     for method in ("get_completion", "async_completion_init"):
         wrong = error(endless, method, {"prompt": "x"})
         assert (wrong["code"], wrong["data"]["retry_after"]) == (-32000, 1)
-    assert len(endless.served.handles) == 3
+    assert len(endless.services.handles) == 3
     for handle in handles:
         result(endless, "async_completion_cancel", [handle])
     endless.until_idle()
@@ -302,7 +302,7 @@ def test_shutdown_cancels_them():
         result(lead, "async_completion_init", {"prompt": "x"})
         lead.until(lambda engine: engine.n_active == 1)
     assert not lead.thread.engine.n_active
-    assert len(lead.served.handles) == 0
+    assert len(lead.services.handles) == 0
 
 
 def test_bug_is_an_internal_error(lead: Lead, monkeypatch: pytest.MonkeyPatch):
@@ -329,7 +329,7 @@ def test_only_posted(lead: Lead):
 
 
 def test_server_defaults_apply_to_rpc(lead: Lead):
-    assert lead.served.defaults == SamplingParams(0.0)
+    assert lead.services.defaults == SamplingParams(0.0)
     assert (
         result(lead, "get_completion", {"prompt": PROMPT, "n_predict": 40})["content"]
         == completion(lead)["content"]

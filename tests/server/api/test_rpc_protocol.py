@@ -58,7 +58,7 @@ def test_notifications_are_not_answered_and_generate_nothing(lead: Lead, body: A
     response = post(lead, body)
     assert (response.status_code, response.content) == (204, b"")
     assert result(lead, "speculative_status")["tokens_predicted"] == before
-    assert len(lead.served.handles) == 0
+    assert len(lead.services.handles) == 0
 
 
 def test_a_notification_may_cancel(endless: Lead):

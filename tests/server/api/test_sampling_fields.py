@@ -15,7 +15,7 @@ from server.grammar.compiler import Compiler
 from server.sampling.params import ORDER, SamplingParams
 from tests.contract.contract import validate
 from tests.fake_backend import FakeVocabulary
-from tests.server.api.scripted import N_CTX, Call, Script, served
+from tests.server.api.scripted import N_CTX, Call, Script, services
 
 STATS = Stats(5, 2, 1, 1, 1.0, 1.0)
 EOG = FakeVocabulary.eog
@@ -26,7 +26,7 @@ async def asked(**body: Any) -> GenerationRequest:
     body = {"messages": [{"role": "user", "content": "hi"}], **body}
     validate("ChatRequest", body)
     script = Script(Started(5, 2), Finished("stop", STATS))
-    one = Call(served(script), body=body)
+    one = Call(services(script), body=body)
     await asyncio.wait_for(one.run(), 10)
     assert one.status == 200, one.json
     return script.requests[0]
@@ -142,7 +142,7 @@ async def test_samplers_run_in_the_order_given(given: Any, expected: Any):
 )
 async def test_logprobs_only_where_needed(body: Any, expected: int | None):
     script = Script(Started(5, 2), Finished("cancelled", STATS))
-    await Call(served(script), body={"messages": [{"role": "user", "content": "hi"}], **body}).run()
+    await Call(services(script), body={"messages": [{"role": "user", "content": "hi"}], **body}).run()
     assert script.requests[0].n_logprobs == expected
 
 
@@ -178,7 +178,7 @@ async def test_prediction_has_no_control_tokens(content: Any):
 async def test_invalid_grammar_is_refused():
     async def post(grammar: str) -> tuple[Call, Script]:
         script = Script(Started(5, 2), Finished("stop", STATS))
-        state = replace(served(script), grammars=Compiler(FakeVocabulary()))
+        state = replace(services(script), grammars=Compiler(FakeVocabulary()))
         one = Call(state, body={"messages": [{"role": "user", "content": "hi"}], "grammar": grammar})
         await asyncio.wait_for(one.run(), 10)
         return one, script

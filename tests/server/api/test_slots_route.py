@@ -21,7 +21,7 @@ from tests.checks import check_engine
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.gated import Gated, at_command
-from tests.server.api.scripted import N_CTX, served
+from tests.server.api.scripted import N_CTX, services
 from tests.server.api.slots_scene import ENOUGH, N_PLACES, app_of, endless, serving
 from tests.support import request as generation_request
 
@@ -383,7 +383,7 @@ async def test_a_server_without_an_engine_says_so():
         def submit(self, request: GenerationRequest) -> Generation:
             raise AssertionError
 
-    transport = httpx.ASGITransport(app=app_of(served(Nobody())))
+    transport = httpx.ASGITransport(app=app_of(services(Nobody())))
     async with httpx.AsyncClient(transport=transport, base_url="http://duo") as http:
         for response in (await http.get("/slots"), await http.post("/slots/0?action=erase")):
             assert response.status_code == 501

@@ -15,16 +15,16 @@ from server.engine.events import Committed, Finished, Started, Stats
 from server.formats.description import Thoughts
 from server.formats.reading import MessageReader
 from server.text.detokenize import Span
-from server.text.form import Form
 from server.text.message import Content
+from server.text.reply_format import ReplyFormat
 from tests.contract.contract import validate
 from tests.fake_backend import IM_START
-from tests.server.api.scripted import Call, Script, served
+from tests.server.api.scripted import Call, Script, services
 
 STARTED, ENDED = Started(5, 2), Finished("stop", Stats(5, 2, 6, 2, 30.0, 50.0))
 NAMES = ("drafter-1", "lookup")
 THOUGHT = "<think>\nIt is four.\n</think>\n\nThe answer is 4."
-FORM = Form(Thoughts("<think>", "</think>"))
+FORM = ReplyFormat(Thoughts("<think>", "</think>"))
 
 
 def steps(tokens: Sequence[int], cuts: Sequence[int]) -> list[Committed]:
@@ -44,7 +44,7 @@ def answer(events: Sequence[Committed], path: str = "/v1/chat/completions", **bo
     asked = (
         {"prompt": "hi"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "hi"}]}
     )
-    one = Call(served(Script(STARTED, *events, ENDED)), path=path, body={**asked, **body})
+    one = Call(services(Script(STARTED, *events, ENDED)), path=path, body={**asked, **body})
     asyncio.run(asyncio.wait_for(one.run(), 10))
     return one
 

@@ -13,7 +13,7 @@ import pytest
 from server.api import resumed
 from server.api.access import Access
 from server.api.middleware import Edge
-from server.api.served import Served
+from server.api.services import Services
 from server.engine.events import Failed, Finished
 from server.errors import BackendError, StoreError
 from server.lead.listening import ClientPolicy
@@ -22,7 +22,7 @@ from server.replies.memory import MemoryStore
 from tests import http_lead
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead
-from tests.server.api.scripted import CANCELLED_STATS, Call, Script, served
+from tests.server.api.scripted import CANCELLED_STATS, Call, Script, services
 from tests.server.api.test_responses import STARTED, step
 from tests.support import until
 
@@ -116,19 +116,19 @@ def test_reply_outlives_its_client_until_stopped(slow_lead: Lead):
         assert b"error" not in b"".join(chunks)
     slow_lead.until_idle()
     assert read(slow_lead).status_code == 404
-    until(lambda: len(slow_lead.served.background) == 0, "its log never ended")
+    until(lambda: len(slow_lead.services.background) == 0, "its log never ended")
 
 
-async def ask(state: Served) -> Call:
+async def ask(state: Services) -> Call:
     call = Call(state, body=BODY, headers={"X-Conversation-Id": NAME})
     await asyncio.wait_for(call.run(), 10)
     return call
 
 
 async def test_failures_have_status_or_event():
-    early = await ask(served(Script(Failed(BackendError("never begun")))))
+    early = await ask(services(Script(Failed(BackendError("never begun")))))
     assert (early.status, early.json["error"]["message"]) == (500, "never begun")
-    late = await ask(served(Script(STARTED, step("ab"), Failed(BackendError("no more")))))
+    late = await ask(services(Script(STARTED, step("ab"), Failed(BackendError("no more")))))
     assert late.status == 200
     assert late.events[-1]["error"]["message"] == "no more"
 
@@ -140,7 +140,7 @@ class Unreachable(MemoryStore):
 
 async def test_lost_store_costs_no_reply():
     one = Script(STARTED, step("ab"), Finished("stop", CANCELLED_STATS))
-    told = await ask(replace(served(one), replies=Unreachable()))
+    told = await ask(replace(services(one), replies=Unreachable()))
     assert told.status == 200
     assert text_of(told.content) == "ab"
 
@@ -148,7 +148,7 @@ async def test_lost_store_costs_no_reply():
 async def test_silence_is_pinged_in_the_log(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(resumed, "PING_S", 0.001)
     one = Script(STARTED, step("ab"))
-    state = served(one)
+    state = services(one)
     call = Call(state, body=BODY, headers={"X-Conversation-Id": NAME})
     running = asyncio.ensure_future(call.run())
     await call.until_sent(b": ping\n\n: ping\n\n")

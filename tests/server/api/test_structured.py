@@ -19,7 +19,7 @@ from server.text.template import ChatTemplate
 from tests.contract.contract import validate
 from tests.fake_backend import IM_END, FakeVocabulary
 from tests.http_lead import Lead
-from tests.server.api.scripted import Script, served
+from tests.server.api.scripted import Script, services
 from tests.server.api.test_chat import chunks_of
 
 HELLO = [{"role": "user", "content": "hello there"}]
@@ -249,7 +249,7 @@ def test_thoughts_come_before_structured_reply(
     template: str, fields: dict[str, Any], replies: list[str], others: list[str]
 ):
     vocabulary = FakeVocabulary()
-    known = replace(served(Script()), template=ChatTemplate(template), grammars=Compiler(vocabulary))
+    known = replace(services(Script()), template=ChatTemplate(template), grammars=Compiler(vocabulary))
     body = ChatRequest.model_validate(
         {"messages": HELLO, "response_format": {"type": "json_object"}, **fields}
     )

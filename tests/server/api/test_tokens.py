@@ -63,9 +63,9 @@ def test_pieces_are_texts_or_bytes(lead: Lead):
 def test_add_special_adds_bos(lead: Lead, monkeypatch: pytest.MonkeyPatch):
     body = {"content": "a", "add_special": True}
     assert asked(lead, "/tokenize", body, "Tokenize")["tokens"] == [97]
-    monkeypatch.setattr(type(lead.served.vocabulary), "bos", IM_START)
+    monkeypatch.setattr(type(lead.services.vocabulary), "bos", IM_START)
     assert asked(lead, "/tokenize", body, "Tokenize")["tokens"] == [97]
-    monkeypatch.setattr(type(lead.served.vocabulary), "add_bos", True)
+    monkeypatch.setattr(type(lead.services.vocabulary), "add_bos", True)
     assert asked(lead, "/tokenize", body, "Tokenize")["tokens"] == [IM_START, 97]
 
 
@@ -109,8 +109,8 @@ def test_props_tell_what_is_served_and_how(lead: Lead, prefix: str):
     assert (props["bos_token"], props["eos_token"]) == ("", "<|im_end|>")
     settings = props["default_generation_settings"]
     assert settings["n_ctx"] == lead.backend.n_ctx
-    assert settings["params"]["temperature"] == lead.served.defaults.temperature
-    assert settings["params"]["samplers"] == list(lead.served.defaults.samplers)
+    assert settings["params"]["temperature"] == lead.services.defaults.temperature
+    assert settings["params"]["samplers"] == list(lead.services.defaults.samplers)
     assert (settings["params"]["seed"], settings["params"]["max_tokens"]) == (-1, -1)
 
 

@@ -82,7 +82,7 @@ def around(lead: Lead, message: dict[str, Any]) -> int:
     call = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     if message["role"] == "tool":
         before[1] |= {"tool_calls": [call]}
-    render = lead.served.template.render
+    render = lead.services.template.render
     return len(render([*before, {**message, "content": ""}])) - len(render([*before])) + SLACK
 
 
@@ -93,12 +93,12 @@ def test_tool_turns_evaluate_only_news(lead: Lead, budget: int, busy: bool, monk
 
     Nor for the markers between messages, which are many tokens of the toy.
     """
-    if busy and lead.served.template.style.family.name == "harmony":
+    if busy and lead.services.template.style.family.name == "harmony":
         pytest.skip("the toy begins an answer without a header, as no model does")
     if busy:
         monkeypatch.setattr(History, "_prefill_later", _only_remember)
     history: list[dict[str, Any]] = [{"role": "system", "content": "Answer as you like. " * 10}]
-    marked = lead.served.template.style.family.name not in ("llama 3", "harmony")
+    marked = lead.services.template.style.family.name not in ("llama 3", "harmony")
     more: dict[str, Any] = {
         "chat_template_kwargs": {"enable_thinking": bool(budget)},
         "logit_bias": {"h": -100},  # thoughts end where the budget does

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.api.served import Served
+from server.api.services import Services
 from server.engine.events import Committed, Finished, Started, Stats
 from server.engine.request import GenerationRequest
 from server.grammar.compiler import Compiler
@@ -17,7 +17,7 @@ from server.sampling.logprobs import TokenLogprobs
 from server.text.template import ChatTemplate
 from tests.contract.contract import validate
 from tests.fake_backend import FakeVocabulary
-from tests.server.api.scripted import Call, Script, served
+from tests.server.api.scripted import Call, Script, services
 from tests.server.text.vocabularies import MarkedVocabulary
 from tests.templates import LLAMA3_TOOLS, MISTRAL, REASONING, THINKING
 
@@ -44,8 +44,8 @@ def steps(text: str, vocabulary: FakeVocabulary, size: int = 7) -> list[Committe
 
 def setting(
     script: Script, vocabulary: FakeVocabulary, template: str | None = None, *, grammars: bool = False
-) -> Served:
-    one = replace(served(script, vocabulary=vocabulary), template=ChatTemplate(template))
+) -> Services:
+    one = replace(services(script, vocabulary=vocabulary), template=ChatTemplate(template))
     one = replace(one, model=replace(one.model, n_ctx=1 << 16))  # room for many tools
     return replace(one, grammars=Compiler(vocabulary)) if grammars else one
 

@@ -17,7 +17,7 @@ from server.grammar.compiler import Compiler
 from server.text.template import ChatTemplate
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.http_lead import Lead, serving
-from tests.server.api.scripted import Script, served
+from tests.server.api.scripted import Script, services
 from tests.server.api.test_odd_inputs import refused, text_of
 from tests.server.api.test_tools import WEATHER, allows, asked
 from tests.templates import THINKING
@@ -182,7 +182,7 @@ def test_repetition_penalty_counts_the_prompt(lead: Lead):
 def test_thoughts_come_before_a_choice():
     """A model that thinks would otherwise have to answer at once."""
     vocabulary = FakeVocabulary()
-    state = replace(served(Script(), vocabulary=vocabulary), template=ChatTemplate(THINKING))
+    state = replace(services(Script(), vocabulary=vocabulary), template=ChatTemplate(THINKING))
     state = replace(state, grammars=Compiler(vocabulary))
     body = ChatRequest.model_validate(
         {"messages": [{"role": "user", "content": "hi"}], "structured_outputs": {"choice": ["yes", "no"]}}

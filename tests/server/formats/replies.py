@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.formats.families import FAMILIES
-from server.text.form import Form
+from server.text.reply_format import ReplyFormat
 
 FUNCTIONS: dict[str, dict[str, Any]] = {
     "f": {
@@ -32,7 +32,7 @@ F, G = '{"a": 1}', '{"s": "it\'s <b>\\n\\"1\\"", "b": true}'
 class Reply:
     """How a family writes a call of f (`one`), and that beside a call of g (`two`).
 
-    headed: as in Form.
+    headed: as in ReplyFormat.
     """
 
     family: str
@@ -41,9 +41,9 @@ class Reply:
     headed: bool = True
 
     @property
-    def form(self) -> Form:
+    def form(self) -> ReplyFormat:
         family = next(family for family in FAMILIES if family.name == self.family)
-        return Form(
+        return ReplyFormat(
             family.thoughts,
             calls=family.calls,
             functions=FUNCTIONS,

@@ -9,15 +9,15 @@ import pytest
 from server.formats.extent import extent
 from server.formats.families import THINK
 from server.formats.reading import MessageReader
-from server.text.form import PLAIN, Form
 from server.text.message import Message, ToolCall, folded
+from server.text.reply_format import PLAIN, ReplyFormat
 from tests.server.formats.replies import REPLIES, Reply
 
 BEHIND = "\n<|somebody|>tool\nsunny"
-THINKS = Form(THINK)
+THINKS = ReplyFormat(THINK)
 
 
-def read(text: str, form: Form) -> Message:
+def read(text: str, form: ReplyFormat) -> Message:
     reader = MessageReader(form)
     return folded([*reader.feed(text), *reader.end()])
 

@@ -12,8 +12,8 @@ from server.formats.description import MAX_MARKUP_HEAD, Family
 from server.formats.families import FAMILIES
 from server.formats.reading import MessageReader
 from server.formats.values import nested
-from server.text.form import Form
 from server.text.message import Message, folded
+from server.text.reply_format import ReplyFormat
 from tests.server.formats.replies import FUNCTIONS, REPLIES, F, G, Reply
 
 every = pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: reply.family)
@@ -154,7 +154,7 @@ def test_a_header_without_an_end_ends(family: Family, headed: bool):
     """A broken header is no text; one that is too long is."""
     assert family.channels
     start = family.channels.start
-    form = Form(family.thoughts, calls=family.calls, channels=family.channels, headed=headed)
+    form = ReplyFormat(family.thoughts, calls=family.calls, channels=family.channels, headed=headed)
     begun = "" if headed else family.channels.content
     for header, shown in (("name", ""), ("x" * MAX_MARKUP_HEAD, start + "x" * MAX_MARKUP_HEAD)):
         text = f"{begun}Hello{start}{header}"

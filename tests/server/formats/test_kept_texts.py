@@ -10,8 +10,8 @@ import pytest
 
 from server.formats.families import FAMILIES, Family
 from server.formats.reading import MessageReader
-from server.text.form import Form
 from server.text.message import Message, folded
+from server.text.reply_format import ReplyFormat
 from tests.server.formats.replies import REPLIES, Reply
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -25,15 +25,15 @@ THINKING = [
 ]
 
 
-def form_of(family: Family, functions: dict[str, Any] | None = None, **more: Any) -> Form:
+def form_of(family: Family, functions: dict[str, Any] | None = None, **more: Any) -> ReplyFormat:
     calls = family.calls if functions is not None else None
     known = functions or {}
-    return Form(
+    return ReplyFormat(
         family.thoughts, calls=calls, functions=known, channels=family.channels, drops=family.drops, **more
     )
 
 
-def read(form: Form, text: str, *, cut: bool = False) -> Message:
+def read(form: ReplyFormat, text: str, *, cut: bool = False) -> Message:
     """Return the message, which must not depend on how the text is cut."""
     found = list[Message]()
     for parts in ([text], list(text)):
@@ -44,7 +44,7 @@ def read(form: Form, text: str, *, cut: bool = False) -> Message:
     return found[0]
 
 
-def arguments_of(form: Form, text: str) -> list[Any]:
+def arguments_of(form: ReplyFormat, text: str) -> list[Any]:
     return [json.loads(call.arguments) for call in read(form, text).calls]
 
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from server.formats.reading import MessageReader
-from server.text.form import Form
 from server.text.message import folded
+from server.text.reply_format import ReplyFormat
 from server.text.template import ChatTemplate
 
 TURNS = """
@@ -45,7 +45,7 @@ WRITTEN = {
 }
 
 
-def reader(body: str) -> tuple[ChatTemplate, Form]:
+def reader(body: str) -> tuple[ChatTemplate, ReplyFormat]:
     template = ChatTemplate(TURNS.replace("CALLS", body))
     family = template.style.family
     functions = {
@@ -54,7 +54,7 @@ def reader(body: str) -> tuple[ChatTemplate, Form]:
             "properties": {"what": {"type": "string"}, "n": {"type": "integer"}},
         }
     }
-    return template, Form(family.thoughts, calls=family.calls, functions=functions)
+    return template, ReplyFormat(family.thoughts, calls=family.calls, functions=functions)
 
 
 @pytest.mark.parametrize("body", WRITTEN.values(), ids=WRITTEN)

@@ -14,8 +14,8 @@ from server.formats.description import MAX_MARKUP_HEAD, Calls
 from server.formats.families import JSON_IN_TAGS as HERMES
 from server.formats.families import LLAMA3, THINK, family_of
 from server.formats.reading import MessageReader
-from server.text.form import PLAIN, Form
 from server.text.message import Arguments, CallStart, Content, Message, Piece, ToolCall, coalesced, folded
+from server.text.reply_format import PLAIN, ReplyFormat
 
 NAMES = frozenset({"f", "get_weather"})
 MISTRAL = family_of("[TOOL_CALLS]").calls
@@ -25,11 +25,11 @@ CITY = '{"city": "Par\\"is}"}'
 LONG = "x" * MAX_MARKUP_HEAD
 
 
-def form(calls: Calls | None = None, *, thinks: bool = False, opened: bool = False) -> Form:
-    return Form(THINK if thinks else None, opened, calls, {name: {} for name in NAMES})
+def form(calls: Calls | None = None, *, thinks: bool = False, opened: bool = False) -> ReplyFormat:
+    return ReplyFormat(THINK if thinks else None, opened, calls, {name: {} for name in NAMES})
 
 
-def pieces_of(texts: Sequence[str], form: Form) -> list[Piece]:
+def pieces_of(texts: Sequence[str], form: ReplyFormat) -> list[Piece]:
     reader = MessageReader(form, lambda index: f"call_{index}")
     pieces: list[Piece] = []
     for text in texts:
@@ -39,7 +39,7 @@ def pieces_of(texts: Sequence[str], form: Form) -> list[Piece]:
     return coalesced(pieces)
 
 
-def read(text: str, form: Form) -> Message:
+def read(text: str, form: ReplyFormat) -> Message:
     return folded(pieces_of([text], form))
 
 
@@ -53,7 +53,7 @@ def objects(key: str, *names: str) -> list[str]:
 
 HERMES_CALL = f"<tool_call>\n{objects('arguments', 'get_weather')[0]}\n</tool_call>"
 HERMES_F = f"<tool_call>\n{objects('arguments', 'f')[0]}\n</tool_call>"
-EXAMPLES: dict[str, tuple[str, Form, Message]] = {
+EXAMPLES: dict[str, tuple[str, ReplyFormat, Message]] = {
     "plain": ("<think> [TOOL_CALLS] {", PLAIN, Message("<think> [TOOL_CALLS] {")),
     "hermes": (HERMES_CALL, form(HERMES), Message(calls=(call(),))),
     "hermes twice": (
@@ -243,12 +243,12 @@ EXAMPLES: dict[str, tuple[str, Form, Message]] = {
 
 
 @pytest.mark.parametrize(("text", "form", "message"), EXAMPLES.values(), ids=EXAMPLES)
-def test_reading_gives_the_parts(text: str, form: Form, message: Message):
+def test_reading_gives_the_parts(text: str, form: ReplyFormat, message: Message):
     assert read(text, form) == message
 
 
 @pytest.mark.parametrize(("text", "form", "message"), EXAMPLES.values(), ids=EXAMPLES)
-def test_character_by_character(text: str, form: Form, message: Message):
+def test_character_by_character(text: str, form: ReplyFormat, message: Message):
     assert folded(pieces_of(text, form)) == message
     assert pieces_of(text, form) == pieces_of([text], form)
 
@@ -268,7 +268,7 @@ FORMS = [
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=14), st.sampled_from(FORMS), st.data())
-def test_any_text_cut_anywhere(words: list[str], form: Form, data: st.DataObject):
+def test_any_text_cut_anywhere(words: list[str], form: ReplyFormat, data: st.DataObject):
     text = "".join(words)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
@@ -287,7 +287,7 @@ def test_any_text_cut_anywhere(words: list[str], form: Form, data: st.DataObject
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=14), st.sampled_from(FORMS))
-def test_content_positions_are_reported(words: list[str], form: Form):
+def test_content_positions_are_reported(words: list[str], form: ReplyFormat):
     text = "".join(words)
     reader = MessageReader(form)
     pieces = reader.feed(text) + reader.end()
@@ -315,7 +315,7 @@ def test_arguments_are_told_as_they_grow():
         ("<function=", form(FUNCTIONARY)),
     ],
 )
-def test_overlong_name_streams_as_text(begun: str, form: Form):
+def test_overlong_name_streams_as_text(begun: str, form: ReplyFormat):
     reader = MessageReader(form)
     assert reader.feed(begun) == []
     assert folded(reader.feed(LONG)).content == begun + LONG
@@ -335,7 +335,7 @@ def test_overlong_name_streams_as_text(begun: str, form: Form):
         ('{"name": "f', form(LLAMA3), Message('{"name": "f')),
     ],
 )
-def test_unnamed_cut_call_has_no_content(text: str, form: Form, message: Message):
+def test_unnamed_cut_call_has_no_content(text: str, form: ReplyFormat, message: Message):
     reader = MessageReader(form, lambda index: f"call_{index}")
     assert folded([*reader.feed(text), *reader.end(cut=True)]) == message
 
@@ -356,7 +356,7 @@ def test_unnamed_cut_call_has_no_content(text: str, form: Form, message: Message
         ("Yes.", form(HERMES), False),
     ],
 )
-def test_whether_a_call_is_broken_off(text: str, form: Form, broken_off: bool):
+def test_whether_a_call_is_broken_off(text: str, form: ReplyFormat, broken_off: bool):
     reader = MessageReader(form)
     reader.feed(text)
     assert not reader.broken_off

@@ -55,7 +55,7 @@ def starting() -> None:
 def serve(engine: Any) -> None:
     with serving(FakeBackend()) as lead, closing(open_socket("127.0.0.1", 0)) as listener:
         door, measuring = ClientPolicy(Edge(), None, 0), IdleMeasuring(engine, [])
-        asyncio.run(startup._serve_http(engine, lead.served, listener, door, measuring))  # pyright: ignore[reportPrivateUsage]
+        asyncio.run(startup._serve_http(engine, lead.services, listener, door, measuring))  # pyright: ignore[reportPrivateUsage]
 
 
 def told() -> None:

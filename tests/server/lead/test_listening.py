@@ -13,7 +13,7 @@ import trustme
 
 from server.api.app import create_waiting_app
 from server.api.middleware import Edge
-from server.api.served import Health
+from server.api.services import Health
 from server.errors import StartupError
 from server.flags import read
 from server.lead.listening import ClientPolicy, Tls, answering, client_policy_of

@@ -10,7 +10,16 @@ import pytest
 
 from server.sampling import race
 from server.sampling.draw import distribution, draw
-from server.sampling.noise import LOUD, RARITY, Noise, gumbel, loud, quiet, quiet_few, uniform
+from server.sampling.noise import (
+    RARITY,
+    TAIL_MIN,
+    Noise,
+    gumbel,
+    lower_noise,
+    lower_noise_few,
+    uniform,
+    upper_tail,
+)
 from server.sampling.params import SamplingParams
 from tests.server.sampling.chi_square import UNLIKELY, deviation
 from tests.support import probability
@@ -127,7 +136,7 @@ def test_probability_is_the_softmax():
 @pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 2.0, 4.0, 12.0])
 @pytest.mark.parametrize("min_p", [0.0, 0.02])
 def test_race_equals_full_argmax(scale: float, min_p: float):
-    """Rows include flat ones, in which the loud tokens decide."""
+    """Rows include flat ones, in which upper-tail tokens decide."""
     n_vocab = 40_000
     row = row_of(8, n_vocab, scale)
     every = np.arange(n_vocab)
@@ -142,12 +151,12 @@ def test_equal_scores_go_to_the_lowest_id(monkeypatch: pytest.MonkeyPatch):
     def coarse(_seed: int, _position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         return np.where(tokens % 1000 == 700, 6.5, 0.0)
 
-    monkeypatch.setattr(race, "quiet", coarse)
+    monkeypatch.setattr(race, "lower_noise", coarse)
 
     def one(_seed: int, _position: int, _n_vocab: int) -> Noise:
         return Noise(np.array([900]), np.array([6.5]))
 
-    monkeypatch.setattr(race, "loud", one)
+    monkeypatch.setattr(race, "upper_tail", one)
     params = SamplingParams(1.0, 0, 1.0, 0.0, 3)
     assert draw(np.zeros(5_000, np.float32), params, 1) == 700
 
@@ -155,14 +164,16 @@ def test_equal_scores_go_to_the_lowest_id(monkeypatch: pytest.MonkeyPatch):
 def test_loud_tokens_are_those_with_much_noise():
     every = np.arange(200_000)
     noise = gumbel(5, 9, every)
-    ids, louder = loud(5, 9, len(every))
-    assert ids.tolist() == np.flatnonzero(noise > LOUD).tolist()
-    assert noise[ids].tolist() == louder.tolist()
+    ids, tail = upper_tail(5, 9, len(every))
+    assert ids.tolist() == np.flatnonzero(noise > TAIL_MIN).tolist()
+    assert noise[ids].tolist() == tail.tolist()
     rest = np.delete(every, ids)
-    assert quiet(5, 9, rest).tolist() == noise[rest].tolist()
-    assert quiet(5, 9, every).max() <= LOUD < louder.min()
-    assert loud(5, 9, 1_000).ids.tolist() == [i for i in ids.tolist() if i < 1_000]
-    assert quiet_few(5, 9, [77, 3]) == pytest.approx(quiet(5, 9, every)[[77, 3]].tolist(), abs=1e-9)
+    assert lower_noise(5, 9, rest).tolist() == noise[rest].tolist()
+    assert lower_noise(5, 9, every).max() <= TAIL_MIN < tail.min()
+    assert upper_tail(5, 9, 1_000).ids.tolist() == [i for i in ids.tolist() if i < 1_000]
+    assert lower_noise_few(5, 9, [77, 3]) == pytest.approx(
+        lower_noise(5, 9, every)[[77, 3]].tolist(), abs=1e-9
+    )
 
 
 def test_loud_tokens_are_independent():
@@ -171,7 +182,7 @@ def test_loud_tokens_are_independent():
     counts = np.zeros(64)
     totals: list[int] = []
     for position in range(n_positions):
-        ids = loud(1, position, n_vocab).ids
+        ids = upper_tail(1, position, n_vocab).ids
         counts += np.bincount(ids // RARITY, minlength=64)
         totals.append(len(ids))
     assert deviation(counts, np.full(64, 1 / 64)) < UNLIKELY

@@ -24,7 +24,7 @@ class Priced(Ledger):
 
     charge = Charge()
 
-    def _charge(self, plan: DraftPlan, timing: StepTiming, calm: bool | None, n_asked: int) -> Charge:
+    def _charge(self, plan: DraftPlan, timing: StepTiming, uncrowded: bool | None, n_asked: int) -> Charge:
         return self.charge
 
 

@@ -25,28 +25,28 @@ def plain(n_cells: int, seconds: float) -> tuple[DraftPlan, StepTiming]:
 
 def test_lone_steps_teach_lone_times():
     rates = rates_of(StepTimes(8, {1: 0.010}))
-    assert rates.calm_s(1, 100) == pytest.approx(0.010)
+    assert rates.uncrowded_s(1, 100) == pytest.approx(0.010)
     for _ in range(40):  # beside a drafter on these cores
-        rates.learn(*plain(100, 0.030), calm=False)
-        rates.learn(*plain(2000, 0.045), calm=False)
+        rates.learn(*plain(100, 0.030), uncrowded=False)
+        rates.learn(*plain(2000, 0.045), uncrowded=False)
     assert rates.times.curve(100)[1] == pytest.approx(0.030)
-    assert rates.calm_s(1, 100) == pytest.approx(0.010), "as the start measured"
-    assert rates.calm_s(1, 2000) == pytest.approx(0.015), "by as much as steps with company take longer"
-    assert rates.calm_s(2, 100) == pytest.approx(0.010), "a width beyond the only one measured"
+    assert rates.uncrowded_s(1, 100) == pytest.approx(0.010), "as the start measured"
+    assert rates.uncrowded_s(1, 2000) == pytest.approx(0.015), "by as much as steps with company take longer"
+    assert rates.uncrowded_s(2, 100) == pytest.approx(0.010), "a width beyond the only one measured"
     for _ in range(40):
-        rates.learn(*plain(100, 0.020), calm=True)
-        rates.learn(*plain(2000, 0.025), calm=True)
-    assert rates.calm_s(1, 100) == pytest.approx(0.020)
-    assert rates.calm_s(1, 2000) == pytest.approx(0.025)
-    assert rates_of(StepTimes(8)).calm_s(1, 100) == math.inf
+        rates.learn(*plain(100, 0.020), uncrowded=True)
+        rates.learn(*plain(2000, 0.025), uncrowded=True)
+    assert rates.uncrowded_s(1, 100) == pytest.approx(0.020)
+    assert rates.uncrowded_s(1, 2000) == pytest.approx(0.025)
+    assert rates_of(StepTimes(8)).uncrowded_s(1, 100) == math.inf
 
 
 def test_alone_there_is_one_account():
     rates = rates_of(StepTimes(8, {1: 0.010}))
     for _ in range(40):
-        rates.learn(*plain(100, 0.020), calm=True)
-    assert rates.calm is rates.times
-    assert rates.calm_s(1, 100) == pytest.approx(0.020)
+        rates.learn(*plain(100, 0.020), uncrowded=True)
+    assert rates.uncrowded is rates.times
+    assert rates.uncrowded_s(1, 100) == pytest.approx(0.020)
 
 
 @pytest.mark.parametrize("disturbed", [(), (0, 1), (7, 90, 150)])
@@ -58,7 +58,7 @@ def test_a_guess_takes_time_outside_the_decode(disturbed: tuple[int, ...]):
         proposal = Proposal(tuple(range(n)), tuple(range(-1, n - 1)), ("draft",) * n)
         outside_s = 2 * (300e-6 + 40e-6 * n) + (15e-3 if i in disturbed else 0.0)
         timing = StepTiming(2, N_CELLS, 0.001, 0.001 + outside_s, 2, 2)
-        rates.learn(DraftPlan([proposal] * 2, n_guesses=2 * n), timing, calm=True)
+        rates.learn(DraftPlan([proposal] * 2, n_guesses=2 * n), timing, uncrowded=True)
     assert rates.guess_s == pytest.approx(40e-6, rel=0.25)
     assert bool(disturbed) or rates.guess_s == pytest.approx(40e-6)
 
@@ -68,7 +68,7 @@ def test_settled_plain_steps_are_measured():
     rates = rates_of(StepTimes(5, {1: 4.0}, ShapeTimes({1: 4.0, 4: 5.0}, 1.0)))
     for decode_s in (9.0, 9.0, 4.0, 4.0):
         timing = StepTiming(1, N_CELLS, decode_s, decode_s, 1, 1)
-        rates.learn(DraftPlan([NOTHING]), timing, calm=True)
+        rates.learn(DraftPlan([NOTHING]), timing, uncrowded=True)
     assert rates.times.curve(N_CELLS)[1] == pytest.approx(4.0)
 
 

@@ -157,9 +157,9 @@ def test_some_undrafted_steps_still_teach(monkeypatch: pytest.MonkeyPatch):
     rates = speculator.ledger.rates
     learn = rates.learn
 
-    def heard(plan: DraftPlan, timing: StepTiming, *, calm: bool) -> None:
+    def heard(plan: DraftPlan, timing: StepTiming, *, uncrowded: bool) -> None:
         learned.append(timing)
-        learn(plan, timing, calm=calm)
+        learn(plan, timing, uncrowded=uncrowded)
 
     monkeypatch.setattr(rates, "learn", heard)
     harness = Harness(FakeBackend(MODEL), speculator)

@@ -35,7 +35,7 @@ def test_fitting_messages_stay_unchanged():
 
 
 def test_arguments_as_objects_and_short_ids():
-    told = adapted(SAID, [], Capabilities(objects=True, short_ids=True))
+    told = adapted(SAID, [], Capabilities(object_arguments=True, short_ids=True))
     call = told[1]["tool_calls"][0]
     assert call["function"]["arguments"] == {"a": [1]}
     assert len(call["id"]) == 9
@@ -54,7 +54,7 @@ def argued(arguments: str, capabilities: Capabilities) -> Any:
 @pytest.mark.parametrize("arguments", ["", " \n", "null", " null "])
 def test_no_arguments_are_an_empty_object(arguments: str):
     assert argued(arguments, Capabilities()) == "{}"
-    assert argued(arguments, Capabilities(objects=True)) == {}
+    assert argued(arguments, Capabilities(object_arguments=True)) == {}
 
 
 @pytest.mark.parametrize(
@@ -62,19 +62,19 @@ def test_no_arguments_are_an_empty_object(arguments: str):
 )
 def test_non_object_arguments_become_member(arguments: str):
     assert argued(arguments, Capabilities()) == arguments
-    assert argued(arguments, Capabilities(objects=True)) == {"arguments": arguments}
+    assert argued(arguments, Capabilities(object_arguments=True)) == {"arguments": arguments}
 
 
 @pytest.mark.parametrize("id", ["functions.f:0", "0", "a1b2c3d4e", "call_1"])
 def test_ids_return_as_written(id: str):
     said = [{**SAID[1], "tool_calls": [{**CALL, "id": id}]}, {**SAID[2], "tool_call_id": id}]
-    told = adapted(said, [], Capabilities(objects=True, null=True, bare=True))
+    told = adapted(said, [], Capabilities(object_arguments=True, null_content=True, drops_content=True))
     assert [told[-2]["tool_calls"][0]["id"], told[-1]["tool_call_id"]] == [id, id]
 
 
 @pytest.mark.parametrize("system", [True, False])
 def test_tools_in_words(system: bool):
-    capabilities = Capabilities(tools=False, calls=False, results=False, system=system, repeated=False)
+    capabilities = Capabilities(tools=False, calls=False, results=False, system=system, repeated_roles=False)
     told = adapted(SAID, [TOOL], capabilities)
     assert json.dumps(TOOL) in told[0]["content"]
     assert [one["role"] for one in told] == ["system"] * system + ["user", "assistant", "user"]
@@ -110,7 +110,7 @@ def test_tools_follow_a_system_prompt():
 
 
 def test_calls_are_shown_singly():
-    told = adapted([*SAID[:2], SAID[3], SAID[2]], [], Capabilities(several=False))
+    told = adapted([*SAID[:2], SAID[3], SAID[2]], [], Capabilities(several_calls=False))
     shown = [
         (one["role"], [c["id"] for c in one.get("tool_calls", ())] or one["content"]) for one in told[1:]
     ]
@@ -124,23 +124,25 @@ def test_calls_are_shown_singly():
 
 
 def test_calls_without_results_stay_in_the_history():
-    told = adapted([*SAID[:2], {"role": "user", "content": "?"}], [], Capabilities(several=False))
+    told = adapted([*SAID[:2], {"role": "user", "content": "?"}], [], Capabilities(several_calls=False))
     assert [len(one.get("tool_calls", ())) for one in told] == [0, 1, 1, 0]
 
 
 def test_hiding_content_becomes_own_message():
-    told = adapted(SAID, [], Capabilities(null=True, bare=True))
+    told = adapted(SAID, [], Capabilities(null_content=True, drops_content=True))
     assert roles(told)[:3] == [("user", "q"), ("assistant", "So."), ("assistant", None)]
     assert len(told[2]["tool_calls"]) == 2
-    assert roles(adapted([{**SAID[1], "content": ""}], [], Capabilities(null=True))) == [("assistant", None)]
+    assert roles(adapted([{**SAID[1], "content": ""}], [], Capabilities(null_content=True))) == [
+        ("assistant", None)
+    ]
 
 
 def test_thoughts_are_told_under_all_their_names():
     told = adapted([THOUGHT], [], Capabilities())
     assert (told[0]["reasoning_content"], told[0]["thinking"], told[0]["content"]) == ("Hm.", "Hm.", "So.")
-    told = adapted([THOUGHT], [], Capabilities(alone=True))
+    told = adapted([THOUGHT], [], Capabilities(drops_content_after_thoughts=True))
     assert (told[0]["thinking"], told[0]["content"]) == ("Hm.\n\nSo.", "")
-    [bare] = adapted([THOUGHT], [], Capabilities(alone=True, thoughtless=True))
+    [bare] = adapted([THOUGHT], [], Capabilities(drops_content_after_thoughts=True, drops_thoughts=True))
     assert (bare.get("thinking"), bare["content"]) == (None, "So.")
     told = adapted([THOUGHT], [], Capabilities(thought_parts=True))
     assert told[0]["content"] == [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "So."}]
@@ -149,7 +151,7 @@ def test_thoughts_are_told_under_all_their_names():
 def test_parts_join_by_line_breaks():
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     said = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts}]
-    assert roles(adapted(said, [], Capabilities(parts=frozenset({"user"})))) == [
+    assert roles(adapted(said, [], Capabilities(part_roles=frozenset({"user"})))) == [
         ("user", parts),
         ("assistant", "one\ntwo"),
     ]
@@ -166,8 +168,10 @@ def test_roles_that_a_template_does_not_know():
     ]
     assert adapted(said, [], Capabilities(developer=True)) == said
     assert roles(adapted(said, [], Capabilities()))[0] == ("system", "d")
-    assert roles(adapted(said, [], Capabilities(later=frozenset())))[4] == ("user", "s")
-    assert roles(adapted(said, [], Capabilities(system=False, later=frozenset(), repeated=False))) == [
+    assert roles(adapted(said, [], Capabilities(later_roles=frozenset())))[4] == ("user", "s")
+    assert roles(
+        adapted(said, [], Capabilities(system=False, later_roles=frozenset(), repeated_roles=False))
+    ) == [
         ("user", "d\n\na\n\nb"),
         ("assistant", "c"),
         ("user", "s\n\ne"),
@@ -183,7 +187,7 @@ def test_adaptation_is_logged_once(caplog: pytest.LogCaptureFixture):
     for _ in range(2):
         template.render([{"role": "system", "content": "s"}, {"role": "user", "content": "q"}])
     assert [one.getMessage() for one in caplog.records] == [
-        "the model's chat template takes no system messages, or only as the first: others become the user's"
+        "the model's chat template takes no system messages, or only a first one: others become user messages"
     ]
 
 
@@ -197,7 +201,9 @@ def test_required_reply_precedes_the_user():
     follower = {"role": "user", "content": "And now?"}
     told: list[str] = []
     assert roles(
-        adapted([*SAID, follower], [], Capabilities(repeated=False, followed=False), told.append)
+        adapted(
+            [*SAID, follower], [], Capabilities(repeated_roles=False, user_after_result=False), told.append
+        )
     ) == [
         ("user", "q"),
         ("assistant", "So."),
@@ -208,7 +214,7 @@ def test_required_reply_precedes_the_user():
     ]
     assert len(told) == 1
     template = ChatTemplate(ALTERNATING)
-    assert not template.capabilities.followed
+    assert not template.capabilities.user_after_result
     assert "And now?" in template.render([*SAID, follower])
 
 
@@ -228,9 +234,9 @@ ALTERNATING = """\
 def test_missing_ids_follow_call_order():
     calls = [{**one, "id": ""} for one in SAID[1]["tool_calls"]]
     results = [{"role": "tool", "content": text} for text in ("one", "two", "three")]
-    told = adapted([{**SAID[1], "tool_calls": calls}, *results], [], Capabilities(idless=False))
+    told = adapted([{**SAID[1], "tool_calls": calls}, *results], [], Capabilities(optional_ids=False))
     ids = [call["id"] for call in told[0]["tool_calls"]]
     assert len(set(ids)) == 2
     assert [one["tool_call_id"] for one in told[1:3]] == ids
-    assert adapted(results[:1], [], Capabilities(idless=False))[0]["tool_call_id"]
+    assert adapted(results[:1], [], Capabilities(optional_ids=False))[0]["tool_call_id"]
     assert "tool_call_id" not in adapted(results[:1], [], Capabilities())[0]

@@ -27,11 +27,13 @@ def test_known_templates_keep_their_forms():
     found = [capabilities(source) for source in kinds]
     assert [one.tools for one in found] == [False, False, True, True, False]
     assert [one.calls for one in found] == [False, True, True, True, True]
-    assert [one.objects for one in found] == [False, True, True, True, False]
-    assert [one.several for one in found] == [True, True, False, True, True]
+    assert [one.object_arguments for one in found] == [False, True, True, True, False]
+    assert [one.several_calls for one in found] == [True, True, False, True, True]
     assert [one.short_ids for one in found] == [False, False, False, True, False]
-    assert not any(one.parts or one.null or one.alone or one.thought_parts for one in found)
-    assert all(one.system and one.later and one.repeated for one in found)
+    drops = [one.null_content or one.drops_content_after_thoughts for one in found]
+    assert not any(drops)
+    assert not any(one.part_roles or one.thought_parts for one in found)
+    assert all(one.system and one.later_roles and one.repeated_roles for one in found)
 
 
 def test_a_template_that_shows_nothing_tells_nothing():
@@ -53,7 +55,7 @@ ARGUMENTS = {
 @pytest.mark.parametrize(("shown", "objects"), ARGUMENTS.items())
 def test_arguments_are_objects_where_needed(shown: str, objects: bool):
     found = capabilities(WRITTEN + shown + END + END)
-    assert (found.calls, found.objects) == (True, objects)
+    assert (found.calls, found.object_arguments) == (True, objects)
 
 
 def test_null_content_beside_calls():
@@ -61,7 +63,7 @@ def test_null_content_beside_calls():
         LOOP + "{% if m.content is none %}{% set f = m.tool_calls[0].function %}{{ f.name }}{{ f.arguments }}"
         "{% else %}{{ m.role }}: {{ m.content }}{% endif %}" + END
     )
-    assert (capabilities(source).null, capabilities(source).bare) == (True, True)
+    assert (capabilities(source).null_content, capabilities(source).drops_content) == (True, True)
 
 
 def test_template_without_no_tools_word():
@@ -84,8 +86,8 @@ def test_missing_descriptions_are_added():
     )
     schema = {"type": "object", "properties": {"x": {"type": "string"}, "y": {"description": "why"}}}
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    assert capabilities(source).described
-    assert not capabilities(CHATML).described
+    assert capabilities(source).needs_descriptions
+    assert not capabilities(CHATML).needs_descriptions
     prompt = ChatTemplate(source).render([{"role": "user", "content": "Hi"}], Setting([tool]))
     assert prompt.startswith("f: x=y=why")
 
@@ -104,8 +106,8 @@ def test_existing_description_keeps_place():
 def test_lists_are_taken_by_role():
     user_only = "{% if m.role == 'user' %}" + PARTS + "{% else %}{{ m.content }}{% endif %}"
     user_only = LOOP + user_only + END
-    assert capabilities(user_only).parts == {"user"}
-    assert capabilities(LOOP + "{{ m.content | tojson }}" + END).parts == frozenset()
+    assert capabilities(user_only).part_roles == {"user"}
+    assert capabilities(LOOP + "{{ m.content | tojson }}" + END).part_roles == frozenset()
 
 
 def test_thoughts_go_to_field_or_part():

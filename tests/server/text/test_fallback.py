@@ -6,8 +6,8 @@ import pytest
 
 from server.formats.reading import MessageReader
 from server.text.fallback import FALLBACKS, IN_WORDS, Fallback, fallback_for
-from server.text.form import Form
 from server.text.message import folded
+from server.text.reply_format import ReplyFormat
 from server.text.template import ChatTemplate
 
 SAID = [
@@ -36,7 +36,7 @@ def test_every_message_is_in_the_prompt(fallback: Fallback):
 
 def test_words_end_replies_without_a_mark():
     style = ChatTemplate(IN_WORDS).style
-    reader = MessageReader(Form(stops=style.stops), stops=["x"])
+    reader = MessageReader(ReplyFormat(stops=style.stops), stops=["x"])
     assert folded(reader.feed(" Yes.\n\nUser: and?")).content == " Yes."
     assert reader.stopped
     assert ChatTemplate(FALLBACKS[0]).style.stops == ()

@@ -8,9 +8,9 @@ import pytest
 
 from server.engine.events import Committed, DrafterCount, Stats
 from server.formats.reading import MessageReader
-from server.text.form import PLAIN, Form
 from server.text.message import Piece, folded
 from server.text.reply import ReplyText
+from server.text.reply_format import PLAIN, ReplyFormat
 from tests.fake_backend import IM_END, FakeVocabulary
 
 
@@ -24,7 +24,7 @@ class PrintableEnd(FakeVocabulary):
 class Reply(ReplyText):
     """A reply whose request asks for content only."""
 
-    def __init__(self, vocabulary: FakeVocabulary, stops: Sequence[str], form: Form = PLAIN) -> None:
+    def __init__(self, vocabulary: FakeVocabulary, stops: Sequence[str], form: ReplyFormat = PLAIN) -> None:
         super().__init__(vocabulary, MessageReader(form, stops=stops))
 
     def says(self, step: Committed) -> str:

@@ -16,9 +16,9 @@ from server.formats.reading import MessageReader
 from server.grammar.compiler import Compiler
 from server.grammar.thinking_budget import ThinkingBudget, ThoughtLimit
 from server.text.detokenize import marker_tokens
-from server.text.form import PLAIN, Form
 from server.text.message import Message, Piece, folded
 from server.text.reply import ReplyText, as_read
+from server.text.reply_format import PLAIN, ReplyFormat
 from tests.fake_backend import IM_END, FakeVocabulary
 from tests.server.text.vocabularies import MarkedVocabulary
 from tests.templates import HARMONY
@@ -34,7 +34,7 @@ class Added(MarkedVocabulary):
 VOCABULARIES = [MarkedVocabulary(), Added()]
 TOOLS: Any = {"f": {"type": "object", "properties": {"a": {"type": "string"}}}}
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "b"}}\n</tool_call>'
-QUOTED = Form(THINK, calls=JSON_IN_TAGS, functions=TOOLS)
+QUOTED = ReplyFormat(THINK, calls=JSON_IN_TAGS, functions=TOOLS)
 
 
 def tokens_of(text: str, vocabulary: MarkedVocabulary) -> list[int]:
@@ -46,7 +46,7 @@ def tokens_of(text: str, vocabulary: MarkedVocabulary) -> list[int]:
 
 
 def said(
-    text: str, form: Form, vocabulary: MarkedVocabulary, *, stops: Sequence[str] = (), n_step: int = 1
+    text: str, form: ReplyFormat, vocabulary: MarkedVocabulary, *, stops: Sequence[str] = (), n_step: int = 1
 ) -> tuple[Message, ReplyText]:
     reply = ReplyText(vocabulary, MessageReader(form, lambda n: f"id{n}", stops=stops), aligned=True)
     tokens = tokens_of(text, vocabulary)
@@ -83,7 +83,7 @@ def test_an_argument_may_spell_marks(vocabulary: MarkedVocabulary):
 def test_headers_are_those_of_tokens():
     vocabulary = MarkedVocabulary()
     family = family_of(HARMONY)
-    form = Form(family.thoughts, channels=family.channels, headed=False)
+    form = ReplyFormat(family.thoughts, channels=family.channels, headed=False)
     head = "«<|channel|>»{}«<|message|>»"
     text = f"{head.format('analysis')}<|channel|>final<|message|>x<|start|>assistant"
     message, _ = said(text, form, vocabulary)
@@ -92,10 +92,10 @@ def test_headers_are_those_of_tokens():
 
 def test_textual_marks_are_read():
     message, _ = said(
-        "«<think>»a«</think>»<tool_calls>[1]", Form(THINK, calls=FUNCTION_TAGS), VOCABULARIES[0]
+        "«<think>»a«</think>»<tool_calls>[1]", ReplyFormat(THINK, calls=FUNCTION_TAGS), VOCABULARIES[0]
     )
     assert message == Message("<tool_calls>[1]", "a")
-    reply = ReplyText(FakeVocabulary(), MessageReader(Form(THINK)))
+    reply = ReplyText(FakeVocabulary(), MessageReader(ReplyFormat(THINK)))
     tokens = tuple(b"<think>a</think>b")
     assert folded(reply.feed(Committed(tokens, (None,) * len(tokens)))) == Message("b", "a")
 
@@ -139,7 +139,7 @@ def test_budget_survives_a_quoted_mark(vocabulary: MarkedVocabulary):
 def test_a_grammar_knows_the_same_marks(vocabulary: MarkedVocabulary):
     from server.api.call_grammar import CallGrammar
 
-    lark = CallGrammar(vocabulary, Form(THINK, thinking=True)).answer({"type": "object"})
+    lark = CallGrammar(vocabulary, ReplyFormat(THINK, thinking=True)).answer({"type": "object"})
     constraint = Compiler(vocabulary).lark(lark, "x")()
     for token in tokens_of("a</think>{«</think>»{}", vocabulary):
         assert constraint.allows(token)
@@ -147,7 +147,7 @@ def test_a_grammar_knows_the_same_marks(vocabulary: MarkedVocabulary):
     assert constraint.mask()[IM_END]
 
 
-THINKS = Form(THINK, thinking=True, calls=JSON_IN_TAGS, functions=TOOLS)
+THINKS = ReplyFormat(THINK, thinking=True, calls=JSON_IN_TAGS, functions=TOOLS)
 
 
 @pytest.mark.parametrize("n_step", [1, 1000])
@@ -178,12 +178,12 @@ def test_no_stop_string_cuts_a_call():
 def test_stop_string_ends_non_call():
     vocabulary = VOCABULARIES[0]
     call = Calls("⟨object⟩", "[calls]")
-    message, reply = said("ab [calls] none", Form(calls=call), vocabulary, stops=["alls"])
+    message, reply = said("ab [calls] none", ReplyFormat(calls=call), vocabulary, stops=["alls"])
     assert (message.content, reply.stopped) == ("ab [c", True)
 
 
 def test_thoughts_that_are_content_have_stop_strings():
-    form = Form(Thoughts("<think>", "</think>")).without_thoughts
+    form = ReplyFormat(Thoughts("<think>", "</think>")).without_thoughts
     message, _ = said("«<think>»a. b", form, VOCABULARIES[1], stops=["."])
     assert message.content == "<think>a"
 
@@ -196,7 +196,7 @@ def test_stop_string_tokens_give_no_text():
 
 def test_channels_end_nothing_but_content():
     channels = Channels("<|start|>assistant", "<|message|>", "", "<|channel|>final<|message|>")
-    form = Form(channels=channels, headed=False, calls=None)
+    form = ReplyFormat(channels=channels, headed=False, calls=None)
     message, _ = said(
         "«<|channel|>»final«<|message|>»a stop b", form, VOCABULARIES[0], stops=["stop", "final"]
     )

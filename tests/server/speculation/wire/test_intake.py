@@ -12,12 +12,12 @@ READ_S, AT_ONCE = MOST_S / 50, 32
 
 
 def n_read_in(intake: Intake, n_offered: int, at_once: int = AT_ONCE) -> int:
-    """Return how many of n_offered reads, each of at_once messages, a beat makes."""
+    """Return how many of n_offered reads, each of at_once messages, an interval makes."""
     n = 0
     while n < n_offered and not intake.flooded:
         n += 1
         intake.took(READ_S, at_once, full=at_once == AT_ONCE and n < n_offered)
-    intake.beat()
+    intake.end_interval()
     return n
 
 
@@ -46,7 +46,7 @@ def test_unread_inbox_counts_as_flood():
     intake = Intake()
     for _ in range(2 * MOST_BEHIND):
         intake.took(MOST_S / 1000, AT_ONCE, full=True)
-    intake.beat()
+    intake.end_interval()
     assert intake.flooded
 
 

@@ -1,4 +1,4 @@
-"""All that the routes serve: models, engine, defaults, and the state of health."""
+"""The objects that routes use: models, engine, defaults, stores, and the server's health."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ModelCard:
     n_ctx: int
     n_params: int
     description: str
-    note: str | None = None  # shown on the page
+    note: str | None = None  # text shown on the page
     aliases: Sequence[str] = ()  # other names; ANY: every name
     file: str = ""  # name of its file
     n_vocab: int = 0
@@ -68,7 +68,7 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """A model that embeds or ranks. It may be the generating model."""
+    """A model that embeds or ranks; it may be the generating model."""
 
     worker: EmbeddingWorker
     card: ModelCard
@@ -83,9 +83,9 @@ class DrafterHealth:
     state: Literal["accepted", "refused"]
     reason: str | None = None  # why it was refused
     counts: dict[str, int] = field(default_factory=dict[str, int])  # messages and tokens by outcome
-    name: str = ""  # shown to people
-    guess_ms: float = 0.0  # milliseconds per guess, as its latest message says; 0: unknown
-    rests: str | None = None  # why it is paused; None if it is not
+    name: str = ""  # name shown to people
+    guess_ms: float = 0.0  # milliseconds per guess, by its latest message; 0: unknown
+    rests: str | None = None  # why it is paused, None if it is not paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,24 +94,24 @@ class ExactnessHealth:
 
     tier: Literal["default", "width-stable"]  # default of requests
     stable_width: int  # rows of a step under width-stable
-    probe: dict[str, Any] | None = None  # what `duo probe` found on this machine; None if it did not run
+    probe: dict[str, Any] | None = None  # result of `duo probe` on this machine; None if it did not run
 
 
 @dataclass(frozen=True, slots=True)
 class GateHealth:
-    """The measurements that decide whether drafts pay, for /health."""
+    """The measurements by which the server decides whether drafts pay, for /health."""
 
     tokens_per_second: float = 0.0  # recent rate of all sessions
     # milliseconds of a decode, by its number of rows
     step_ms: Mapping[str, float] = field(default_factory=dict[str, float])
     width: int = 0  # rows that the latest step was padded to; 0: none
-    # milliseconds of a decode after decodes of the same width, by that width in rows
+    # milliseconds of a decode that follows decodes with equal rows, by number of rows
     steady_ms: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """State of the engine. "stuck": work without progress; "draining": replies end, requests are refused."""
+    """State of the engine. stuck: work without progress. draining: replies end, new requests are refused."""
 
     status: Literal["ok", "loading", "draining", "stuck"]
     slots_total: int
@@ -125,8 +125,8 @@ class Health:
     n_decodes: int = 0  # decodes of the model since the start
     n_decoding: int = 0  # requests in these decodes, each counted once per decode
     cells: tuple[int, int] = (0, 0)  # cells of the KV cache: in use, and total
-    reason: str | None = None  # why it is stuck, if it is
-    pool: Sequence[str] | None = None  # leads that take up each other's replies; None: nobody does
+    reason: str | None = None  # why the engine is stuck, None if it is not
+    pool: Sequence[str] | None = None  # leads that take up each other's replies; None: no lead does
 
     def as_json(self) -> dict[str, Any]:
         """Return the body of GET /health."""
@@ -151,15 +151,15 @@ class AskEngine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """Everything that the routes need."""
+class Services:
+    """The objects that the routes use."""
 
     generator: Generator
     vocabulary: Vocabulary
     template: ChatTemplate
     model: ModelCard
     defaults: SamplingParams
-    health: Callable[[], Health]  # of the engine
+    health: Callable[[], Health]  # returns the engine's health
     fingerprint: str  # OpenAI's system_fingerprint
     pictures: Pictures | None = None  # None if the model reads neither pictures nor sounds
     remote: RemotePictures | None = None  # None if pictures are not fetched
@@ -186,7 +186,7 @@ class Served:
     handles: Handles = field(default_factory=Handles)
     prompt_work: PromptWork = field(default_factory=PromptWork)
     lending: Lending | None = None  # None if no browser can draft
-    places: Places = field(default_factory=lambda: Places(1 << 30))  # queue of the generator, for requests
+    places: Places = field(default_factory=lambda: Places(1 << 30))  # admits requests to the engine's queue
     history: History = field(init=False)
     enforceable_schemas: EnforceableSchemas | None = field(init=False)
 
@@ -204,7 +204,7 @@ class Served:
         return health
 
     def spans(self, tokens: Sequence[int]) -> tuple[PictureSpan, ...]:
-        """Return where the pictures of a prompt are. Keep the result as long as the pictures are needed."""
+        """Return the positions of a prompt's pictures. Keep the result as long as the pictures are needed."""
         return () if self.pictures is None else self.pictures.spans(tokens)
 
     @property
@@ -218,6 +218,6 @@ class Served:
 
     @property
     def models(self) -> list[ModelCard]:
-        """Return the cards of all models, the generating one first, each once."""
+        """Return the cards of all models without repetition, the generating model first."""
         cards = [self.model, *(one.card for one in (self.embedding, self.reranking) if one)]
         return list({card.id: card for card in reversed(cards)}.values())[::-1]

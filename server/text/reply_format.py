@@ -12,7 +12,7 @@ from server.formats.values import Schema
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Properties of a template and its model that are found in the template's source."""
+    """Properties of a template and its model, found in the template's source."""
 
     family: Family = UNKNOWN  # how the model writes thoughts and calls
     short_ids: bool = False  # the template accepts only ids of calls that are nine letters or digits
@@ -31,12 +31,12 @@ def style_of(source: str) -> Style:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ReplyFormat:
     """Rules for reading one reply."""
 
     thoughts: Thoughts | None = None  # markers of thoughts; None: do not look for thoughts
     thinking: bool = False  # the prompt has opened the thoughts
-    amid: bool = field(default=False, kw_only=True)  # the prompt also contains the first part of the thoughts
+    in_thoughts: bool = field(default=False, kw_only=True)  # the prompt also contains the thoughts' beginning
     calls: Calls | None = None  # patterns of calls; None: do not look for calls
     # schema of the arguments of each function, by name
     functions: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
@@ -53,7 +53,7 @@ class Form:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Return all markers of this form: the reader must get their text even if they are control tokens."""
+        """Return all markers of this format. The reader needs their text even if they are control tokens."""
         texts = list(self.drops)
         if self.thoughts:
             texts += [self.thoughts.open, self.thoughts.close]
@@ -65,16 +65,16 @@ class Form:
         return tuple(dict.fromkeys(text for text in found if text.strip()))
 
     @property
-    def without_thoughts(self) -> Form:
-        """Return this form, but with thoughts and their markers read as content."""
+    def without_thoughts(self) -> ReplyFormat:
+        """Return this format, but with thoughts and their markers read as content."""
         if self.thoughts is None:
             return self
         markers = self.thoughts.open + self.thoughts.close
         drops = tuple(drop for drop in self.drops if drop not in markers)
         return replace(self, thoughts=None, thinking=False, drops=drops)
 
-    def after(self, prompt: str, begun: str = "", *, thought: bool = False) -> Form:
-        """Return this form for the reply to a prompt that may have begun the reply or opened its thoughts.
+    def after(self, prompt: str, begun: str = "", *, thought: bool = False) -> ReplyFormat:
+        """Return the format of a reply to a prompt that may have begun the reply or opened its thoughts.
 
         Args:
             prompt: The rendered prompt.
@@ -89,7 +89,8 @@ class Form:
             return form
         opened = prompt.rstrip().endswith(self.thoughts.open.strip())
         inside = begun.rfind(self.thoughts.open) > begun.rfind(self.thoughts.close)
-        return replace(form, thinking=opened or inside or thought, amid=inside or (thought and bool(begun)))
+        begins = inside or (thought and bool(begun))
+        return replace(form, thinking=opened or inside or thought, in_thoughts=begins)
 
 
-PLAIN = Form()
+PLAIN = ReplyFormat()

@@ -6,7 +6,7 @@ import pytest
 
 from server.formats.families import JSON_IN_TAGS, THINK
 from server.text.detokenize import marker_tokens
-from server.text.form import Form, style_of
+from server.text.reply_format import ReplyFormat, style_of
 from server.text.template import CHATML
 from tests import templates
 from tests.server.text.vocabularies import MarkedVocabulary
@@ -28,17 +28,17 @@ def test_families_are_known_by_their_templates(source: str, family: str):
 
 
 def test_thoughts_that_the_prompt_has_opened():
-    form = Form(THINK)
+    form = ReplyFormat(THINK)
     assert form.after("<think>\n").thinking
     assert not form.after("<think>\n\n</think>\n\n").thinking
     assert not form.after("what is <think>?<|im_start|>assistant\n").thinking
     assert form.after("assistant\n<think>Hm, so", "<think>Hm, so").thinking
-    assert not Form().after("<think>").thinking
+    assert not ReplyFormat().after("<think>").thinking
 
 
 def test_marks_that_are_tokens_are_found():
     vocabulary = MarkedVocabulary()
-    form = Form(THINK, calls=JSON_IN_TAGS)
+    form = ReplyFormat(THINK, calls=JSON_IN_TAGS)
     assert marker_tokens(vocabulary, form.markers) == {
         mark: vocabulary.token(mark) for mark in ("<think>", "</think>", "<tool_call>", "</tool_call>")
     }
