@@ -47,7 +47,7 @@ class Places:
 
     @property
     def n_at_once(self) -> int:
-        """Return how many more places may be taken without making anybody wait; 0 if they are closed."""
+        """Return the number of places that can be taken without making anybody wait; 0 once closed."""
         return 0 if self.closed else max(0, self._at_once - self.n_taken)
 
     @property

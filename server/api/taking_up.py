@@ -51,7 +51,10 @@ class TakingUp:
         task.add_done_callback(self._tasks.discard)
 
     async def _poll(self) -> None:
-        """Take up as many replies as slots are free, at least one at a time: other leads may have slots."""
+        """Poll for orphans, and take up as many as there are free slots.
+
+        If no slot is free, take up one per poll: leads with free slots can then take up the others.
+        """
         places, replies = self._services.places, self._services.replies
         while not places.closed:
             await asyncio.sleep(ORPHAN_POLL_S)

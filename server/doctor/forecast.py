@@ -54,7 +54,7 @@ def undrafted(text: Text, seconds: Seconds) -> float:
 
 
 def inside(text: Text, seconds: Seconds, guess_s: float, read_s: float = 0.0) -> float:
-    """Return the seconds of the text with the draft model in the lead, where the target waits for it.
+    """Return the seconds to make the text if the draft model is in the lead and the target waits for it.
 
     Args:
         text: The replies, with what the draft model guessed.

@@ -104,7 +104,7 @@ class DecodeTimes:
         self.guess_s = Smoothed(TD_WEIGHT)  # seconds to make a guess from a row of logits
 
     def seconds(self, n_rows: int) -> float:
-        """Return the seconds of a decode of n_rows rows, and of making a guess from each."""
+        """Return the seconds to decode n_rows rows and to make a guess from each."""
         guess_s = n_rows * self.guess_s.value
         if n_rows <= self._most:
             return guess_s + self._steady[n_rows]

@@ -31,7 +31,7 @@ MAX_REMOTE = 16
 MAX_REDIRECTS = 3
 """Maximum redirects of a picture. Stores of pictures use one, shortened names another."""
 N_FETCHING = 4
-"""Pictures that are fetched at once; others wait, and their requests' time runs."""
+"""Maximum pictures fetched at once. Others wait, which counts towards the time of their requests."""
 _SCHEMES = {"http": 80, "https": 443}
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # IPv4 addresses behind a NAT64, private ones too
@@ -44,7 +44,7 @@ def is_remote(url: Any) -> bool:
 def is_public(address: Address) -> bool:
     """Return True if anybody on the internet can reach the address.
 
-    Others are refused: a client could use this server to reach machines of its private network.
+    Other addresses are refused: otherwise a client could reach machines of this server's private network.
     """
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
@@ -62,15 +62,15 @@ class RemotePictures:
         self._threads = ThreadPoolExecutor(N_FETCHING, thread_name_prefix="duo-fetching")
 
     async def data_url(self, url: str, place: str, deadline: float) -> str:
-        """Return the file at a URL as a data URL. Its content is not checked here.
+        """Return the file at a URL as a data URL; the file's content is not checked here.
 
         Args:
             url: An http or https URL.
             place: The field that errors name.
-            deadline: The time, by time.monotonic(), at which it fails.
+            deadline: The time, by time.monotonic(), at which fetching fails.
 
         Raises:
-            FieldError: It cannot be fetched.
+            FieldError: The file cannot be fetched.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -164,7 +164,7 @@ def _body(response: http.client.HTTPResponse) -> bytes | str:
 
 
 def _reason(error: Exception) -> str:
-    """Return words for an error of the network, without what the other server has said."""
+    """Describe an error of the network, without text from the other server."""
     if isinstance(error, TimeoutError):
         return f"it did not come within {REQUEST_S:.0f} s"
     if isinstance(error, socket.gaierror):

@@ -22,20 +22,20 @@ _SPAN = struct.Struct("<5I")
 class GridSpan:
     """A picture in a sequence."""
 
-    start: int  # rows of the sequence before it
+    start: int  # rows of the sequence before the picture
     n_rows: int
-    position: int  # of its first row, in llama.cpp
-    n_positions: int  # from there to the row behind it
-    n_read: int  # rows of it in the sequence, the first ones
+    position: int  # llama.cpp's position of the picture's first row
+    n_positions: int  # from there to the row after the picture
+    n_read: int  # the picture's first rows, which are in the sequence
 
     @property
     def rows_to_end(self) -> int:
-        """Return the number of the sequence's rows, those of the picture included."""
+        """Return the number of the sequence's rows up to the end of the picture."""
         return self.start + self.n_read
 
     @property
     def position_behind(self) -> int:
-        """Return the position behind the picture."""
+        """Return llama.cpp's position after the picture."""
         return self.position + self.n_positions
 
 
@@ -118,7 +118,7 @@ def _place_in(spans: Sequence[GridSpan], length: int) -> int:
 
 
 def _spans_before(spans: Sequence[GridSpan], length: int) -> list[GridSpan]:
-    """Return the pictures in the first `length` rows. Raises BackendError if one has rows behind these."""
+    """Return the pictures in the first `length` rows. Raises BackendError if a picture ends after them."""
     kept = [span for span in spans if span.start < length]
     if kept and length < kept[-1].rows_to_end:
         raise BackendError("a part of a picture cannot be removed")

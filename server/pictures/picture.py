@@ -16,7 +16,7 @@ class PicturePart:
 
     tokens: tuple[int, ...] = ()
     rows: Hidden | None = None  # (positions, n_embd); None: the positions have tokens
-    whole: bool = False  # rows see each other in both directions, so that one decode must have them all
+    whole: bool = False  # rows attend to each other in both directions, so one decode must have all
     grid: Grid | None = None  # positions of the rows in a model with M-RoPE
 
     def __len__(self) -> int:
@@ -25,7 +25,7 @@ class PicturePart:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Picture:
-    """A picture in a prompt: each of its positions has an id, which is no token's.
+    """A picture in a prompt: each of its positions has an id that no token has.
 
     The ids are a hash of the pixels, so that caches of prompts know a picture by its ids.
     """

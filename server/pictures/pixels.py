@@ -59,7 +59,7 @@ def pixels_of(url: Any, place: str) -> Pixels:
         place: The field that errors name.
 
     Raises:
-        FieldError: It is no data URL, or not a picture of FORMATS within the limits.
+        FieldError: The URL is no data URL, or holds no picture of FORMATS within the limits.
     """
     if not isinstance(url, str) or not url.startswith("data:"):
         raise FieldError(place, "pictures are not fetched: send a data URL (data:image/png;base64,…)")
@@ -70,7 +70,7 @@ def pixels_of(url: Any, place: str) -> Pixels:
 
 
 def base64_bytes(text: str, place: str, what: str) -> bytes:
-    """Return the bytes of a file in base64. Raises FieldError, naming what it is of: a picture or sound."""
+    """Decode a file from base64. Raises FieldError, which names `what`: a picture or sound."""
     if len(text) // 4 * 3 > MAX_FILE_BYTES:
         raise FieldError(place, f"a {what} may have {MAX_FILE_BYTES >> 20} MiB: send a smaller one")
     try:

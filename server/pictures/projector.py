@@ -21,7 +21,7 @@ from server.pictures.sounds import BYTES_A_SAMPLE, Sound
 
 _TEXT_CHUNK, _PICTURE_CHUNK, _SOUND_CHUNK = 0, 1, 2  # MTMD_INPUT_CHUNK_TYPE_TEXT, _IMAGE and _AUDIO
 _N_PLACES = 4  # positions of a row in a model with M-RoPE
-_FAR = 1000  # a position, to see how those of a picture depend on where it begins
+_FAR = 1000  # a start, to see how a picture's positions depend on where the picture begins
 _SAMPLE = Pixels(1024, 1024, bytes(3 << 20))  # of usual size, to see how many rows a picture takes
 _SAMPLE_S = 30  # seconds of a sound, to see how many rows it takes
 
@@ -43,14 +43,14 @@ class Projector:
         """Load a projector.
 
         Args:
-            path: Its GGUF file.
+            path: The projector's GGUF file.
             model: The model.
             n_threads: CPU threads for a picture.
             gpu: Use a GPU.
             most_rows: Maximum rows that the model's context evaluates at once.
 
         Raises:
-            StartupError: It cannot be used with this model.
+            StartupError: The projector cannot be used with this model.
         """
         if not path.is_file():
             raise StartupError(f"no projector at {path}: give the path of a GGUF file with --mmproj")
@@ -180,7 +180,7 @@ class Projector:
         """Return the positions of the rows of a picture or sound.
 
         Raises:
-            InvalidRequestError: Positions do not grow linearly with the position at which the picture begins.
+            InvalidRequestError: Positions do not grow linearly with the picture's first position.
         """
         if self._mtmd.mtmd_input_chunk_get_type(chunk) == _SOUND_CHUNK:  # one row after the other
             steps = np.tile(np.arange(n_rows, dtype=np.int32), (_N_PLACES, 1))
@@ -194,7 +194,7 @@ class Projector:
         return Grid(here, moves[:, :1].copy(), n)
 
     def _positions(self, tokens: Any, start: int, n_rows: int) -> npt.NDArray[np.int32]:
-        """Return time, row, column and another position of each row of a picture that begins at `start`."""
+        """Return the positions (time, row, column, other) of each row of a picture that begins at `start`."""
         of = self._mtmd.mtmd_image_tokens_get_decoder_pos
         found = [of(tokens, start, i) for i in range(n_rows)]
         return np.array([[one.t, one.y, one.x, one.z] for one in found], np.uint32).astype(np.int32).T

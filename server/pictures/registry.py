@@ -1,4 +1,4 @@
-"""Know the pictures in use: make them of pixels, and find them by their words and by the ids of positions."""
+"""Keep the pictures in use: make them from pixels; find them by their words and by the ids of positions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from server.pictures.pixels import Pixels
 from server.pictures.sounds import Sound, check_samples
 
 MAX_KEPT_BYTES = 256 << 20
-"""Maximum bytes of rows kept of pictures that no request uses: 100 pictures of 256 rows of 2560 floats.
+"""Maximum bytes of rows that are kept for unused pictures: 100 pictures of 256 rows of 2560 floats.
 
 A picture that is sent again in the next turn is then not encoded again. With half, that holds for 50
 pictures.
@@ -50,7 +50,7 @@ class Encoder(Protocol):
             check: Called with the number of positions before any work on them; it may raise.
 
         Raises:
-            InvalidRequestError: It cannot be encoded.
+            InvalidRequestError: The picture or sound cannot be encoded.
         """
         ...
 
@@ -59,7 +59,7 @@ class Pictures:
     """The known pictures and sounds of one model. Safe from any thread.
 
     In prompts a sound is a picture: rows of embeddings, named by a word. A picture is forgotten once nothing
-    refers to it. The latest ones are kept alive by a reference here.
+    refers to it. References here keep the latest pictures.
     """
 
     def __init__(self, encoder: Encoder, most_bytes: int = MAX_KEPT_BYTES) -> None:
@@ -71,7 +71,7 @@ class Pictures:
         self._by_word: WeakValueDictionary[str, Picture] = WeakValueDictionary()
         self._by_id: WeakValueDictionary[int, Picture] = WeakValueDictionary()
         self._latest: OrderedDict[Picture, None] = OrderedDict()
-        self._n_bytes = 0  # of the rows of these
+        self._n_bytes = 0  # bytes of the rows of these pictures
         self._lock = Lock()
 
     def of_sound(self, file: bytes, check: Callable[[int], None]) -> Picture:
@@ -81,14 +81,14 @@ class Pictures:
         return self.of(sound, check)
 
     def of(self, given: Pixels | Sound, check: Callable[[int], None]) -> Picture:
-        """Return the picture with these pixels or samples. Slow if it is not known.
+        """Return the picture with these pixels or samples. Slow if the picture is new.
 
         Args:
             given: The pixels or samples.
             check: As in Encoder.
 
         Raises:
-            InvalidRequestError: It cannot be encoded.
+            InvalidRequestError: The picture or sound cannot be encoded.
         """
         hashed = hashlib.sha256(self._encoder.identity + f"{given.size} ".encode())
         hashed.update(given.data)  # which may be 75 MB
@@ -104,7 +104,7 @@ class Pictures:
         return known
 
     def pieces(self, text: str) -> list[str | Picture]:
-        """Return a text cut at the words of known pictures, with these in place of the words."""
+        """Return a text in pieces: the words of known pictures are replaced by the pictures."""
         found, done = list[str | Picture](), 0
         for match in _WORD.finditer(text):
             if (picture := self._by_word.get(match[0])) is not None:
@@ -113,7 +113,7 @@ class Pictures:
         return [piece for piece in (*found, text[done:]) if piece]
 
     def with_id(self, id: int) -> Picture | None:
-        """Return the picture one of whose positions has this id; None if there is none."""
+        """Return the picture that has a position with this id, None if there is none."""
         return self._by_id.get(id)
 
     def spans(self, tokens: Sequence[int]) -> tuple[PictureSpan, ...]:
@@ -142,7 +142,7 @@ class Pictures:
         return "duoPicture" + digest[:32].translate(_LETTERS).decode()
 
     def _add(self, key: bytes, parts: list[PicturePart]) -> Picture:
-        """Add a new picture, with ids that no known picture has; if a hash collides, another one is tried."""
+        """Add a new picture, with ids that no known picture has; if a hash collides, try another hash."""
         n = sum(map(len, parts))
         digests = (hashlib.shake_256(key + salt.to_bytes(4)).digest(n * _BYTES_AN_ID) for salt in count())
         ids = next(

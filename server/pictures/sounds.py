@@ -1,7 +1,7 @@
-"""Check sounds that clients send, and give a decoder only what was checked: WAV and MP3, in base64.
+"""Check sounds that clients send, WAV and MP3 in base64, and pass only checked bytes to a decoder.
 
-A WAV gets a new header, and of an MP3 only whole frames go on. So nothing in the result says how long the
-sound is but its bytes, which are counted here.
+A WAV gets a new header; of an MP3 only whole frames are passed on. So the sound's length follows only from
+the number of bytes, which is checked here.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from server.pictures.pixels import base64_bytes
 
 FORMATS = ("wav", "mp3")
 MIN_SECONDS, MAX_SECONDS = 0.1, 600
-"""Seconds of a sound: OpenAI's least, and 20 times what a Whisper encoder reads at once."""
+"""Seconds of a sound: OpenAI's minimum, and 20 times what a Whisper encoder reads at once."""
 MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 8000, 192_000  # samples a second: of a telephone, of a studio
 MAX_CHANNELS = 8
-MAX_CHUNKS = 100  # of a WAV in front of its samples: a few are usual
-MAX_LOST = 10_000  # places in an MP3 that begin as a frame does and are none: searching takes 1 µs each
+MAX_CHUNKS = 100  # chunks of a WAV before its samples: a few are usual
+MAX_LOST = 10_000  # places in an MP3 that only look like a frame's start: searching takes 1 µs each
 BYTES_A_SAMPLE = 4  # once decoded: a 32-bit float
-LOUDEST = 1e4  # most of a sample, of 1.0 for full scale: more makes infinite rows
+LOUDEST = 1e4  # maximum of a sample, where full scale is 1.0: larger ones make infinite rows
 _PCM, _FLOATS, _EXTENSIBLE = 1, 3, 0xFFFE
-_BITS = {_PCM: (8, 16, 24, 32), _FLOATS: (32, 64)}  # of a WAV's sample
-_UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # of samples, where a program has written while it recorded
+_BITS = {_PCM: (8, 16, 24, 32), _FLOATS: (32, 64)}  # bits of a WAV's sample
+_UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # sizes that a program writes before it knows the number of samples
 
 _FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
 _BITRATES = (  # kbit/s of a frame, by version (MPEG 1; 2 and 2.5) and index
@@ -80,14 +80,14 @@ def sound_place(message: int, part: int) -> str:
 
 
 def sound_file(given: Any, place: str) -> bytes:
-    """Return a client's sound as a file for a decoder, of the same samples.
+    """Return a client's sound as a file for a decoder, with the same samples.
 
     Args:
-        given: What should be OpenAI's `input_audio`: data in base64, and a format.
+        given: The client's `input_audio`: data in base64, and a format.
         place: The field that errors name.
 
     Raises:
-        FieldError: It is not a sound of FORMATS within the limits.
+        FieldError: This is no sound of FORMATS within the limits.
     """
     fields = cast(dict[str, Any], given) if isinstance(given, dict) else {}
     text, form = fields.get("data"), fields.get("format")
@@ -103,7 +103,7 @@ def sound_file(given: Any, place: str) -> bytes:
 
 
 def check_samples(sound: Sound) -> None:
-    """Raise InvalidRequestError if samples are no numbers, or far too loud for any."""
+    """Raise InvalidRequestError if a sample is no number, or exceeds LOUDEST."""
     samples = np.frombuffer(sound.data, np.float32)
     if not (np.abs(samples) <= LOUDEST).all():
         raise InvalidRequestError("a sound has samples that are no numbers, or far above full scale")
@@ -185,7 +185,7 @@ def _checked_mp3(data: bytes) -> bytes:
 
 
 def _frames(data: bytes) -> Iterator[_Frame]:
-    """Yield the frames that follow another one, or are followed by one. Raises ValueError."""
+    """Yield the frames that have another frame directly before or after them. Raises ValueError."""
     at = _tag_size(data)
     kind, end, n_lost = None, -1, 0
     while (found := _FRAME.search(data, at)) is not None:
@@ -205,7 +205,7 @@ def _ends_well(data: bytes, frame: _Frame) -> bool:
 
 
 def _frame_at(data: bytes, start: int, kind: _Kind | None) -> _Frame | None:
-    """Return the whole frame that begins here, if its kind is that of the others; None if there is none."""
+    """Return the whole frame of the others' kind that begins at `start`, None if there is none."""
     head = data[start : start + 4]
     if len(head) < 4 or not _FRAME.match(head) or head[2] >> 2 & 3 == 3:
         return None
@@ -218,7 +218,7 @@ def _frame_at(data: bytes, start: int, kind: _Kind | None) -> _Frame | None:
 
 
 def _tag_size(data: bytes) -> int:
-    """Return the bytes of an ID3 tag in front of the frames."""
+    """Return the length in bytes of an ID3 tag before the frames."""
     if data[:3] != b"ID3" or len(data) < 10:
         return 0
     a, b, c, d = (byte & 0x7F for byte in data[6:10])
@@ -226,7 +226,7 @@ def _tag_size(data: bytes) -> int:
 
 
 def _says_another_length(data: bytes, frames: list[_Frame]) -> bool:
-    """Return True if the first frame is not sound, but says a number of frames that there are not."""
+    """Return True if the first frame holds no sound, but states a wrong number of frames."""
     first = frames[0]
     has_sum = not data[first.start + 1] & 1
     side = _SIDES[first.kind.version == _MPEG_1, first.kind.is_mono]

@@ -29,7 +29,7 @@ class PictureVocabulary:
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return a token's bytes.
 
-        Of a picture's positions, the first one has the picture's word if `special` is true; others are empty.
+        If `special` is True, a picture's first position gives the picture's word; its others are empty.
         """
         if token < PICTURE_IDS:
             return self._vocabulary.piece(token, special=special)

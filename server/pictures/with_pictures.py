@@ -13,7 +13,7 @@ from server.pictures.picture import PicturePart
 from server.pictures.registry import Pictures
 
 Place: TypeAlias = tuple[PicturePart, int]
-"""A position of a picture: its part, and the index in that."""
+"""A position of a picture: the part, and the index in the part."""
 NO_PLACE: Place = PicturePart(), 0
 
 
@@ -49,7 +49,7 @@ class WithPictures(OverModel):
         return lambda: whole
 
     def _place_of(self, token: int) -> Place | None:
-        """Return where in a picture this id is; None if it is a token. Raises BackendError."""
+        """Return the place of this id in a picture, None if the id is a token. Raises BackendError."""
         if token < PICTURE_IDS:
             return None
         if (picture := self._pictures.with_id(token)) is None:
@@ -57,7 +57,7 @@ class WithPictures(OverModel):
         return picture.places[token]
 
     def _read(self, batch: Batch, part: PicturePart, first: int) -> None:
-        """Evaluate consecutive rows of a part, from the one with index `first` on."""
+        """Evaluate consecutive rows of a part, from index `first` on."""
         assert part.rows is not None
         step = len(batch) if part.whole else self.n_batch
         for start in range(0, len(batch), step):
@@ -74,7 +74,7 @@ def _runs(batch: Batch, places: Sequence[Place | None]) -> Iterator[tuple[int, i
 
     Args:
         batch: The batch.
-        places: For each row, its place if it is a picture's.
+        places: For each row, its place in a picture, if any.
     """
     start = 0
     for end in range(1, len(places) + 1):

@@ -3,7 +3,7 @@
 One rule for all: a source that has lost more than its stake pauses until its loss is the fraction LOSS of the
 tokens made since. So any source costs at most that fraction of the speed, plus its stake. There are accounts
 for groups of sources, for the models in one session, for drafters on trial, and for probes; their terms
-differ, the rule does not. An account counts tokens of one session, or seconds.
+differ, their rule is the same. An account counts tokens of one session, or seconds.
 """
 
 from __future__ import annotations

@@ -122,5 +122,5 @@ def meet(
 
 
 def host_name(host: str, records: Sequence[DrafterRecord]) -> str:
-    """Return a name of a machine's drafters that is the same after a restart."""
+    """Return a name for a machine's drafters, which stays the same after a restart."""
     return f"{host}: {', '.join(sorted(record.presence.model for record in records))}"

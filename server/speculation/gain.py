@@ -3,7 +3,7 @@
 The server makes `rate` tokens per second, so a step that takes dt longer costs rate · dt tokens elsewhere.
 Always taking the choice with the largest net gain maximises tokens per second in the long run (renewal
 reward; Dinkelbach's parametric form). The rate is clamped to what the best choice reaches; otherwise a fast
-reply would bar the guesses of the next one for about 20 steps.
+reply would prevent guesses in the next reply for about 20 steps.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from server.speculation.wire.roster import MAX_PEERS
 _BOUNDS = (26, 51, 77, 102, 128, 153, 179, 204, 230, 243, 250, 256)
 _BUCKET = [next(i for i, bound in enumerate(_BOUNDS) if c < bound) for c in range(256)]
 SURE_CONFIDENCE_BYTE = 230
-"""Confidence (of 255) from which on a guess counts as sure: nine in ten."""
+"""Minimum confidence (of 255) of a guess that counts as sure: nine in ten."""
 
 # Weight, in observations, of a source's own confidence and of the level assumed for a new session. Off by
 # two: twice, a lying source costs rows for four guesses more; half, one unlucky guess shuts a good source

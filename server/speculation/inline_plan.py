@@ -34,7 +34,7 @@ def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
 
 
 def _most_guesses_in_a_row(acceptance: float) -> int:
-    """Return after how many guesses in a row the probability that all are right falls below LEAST."""
+    """Return the number of guesses in a row after which the probability that all are right is below LEAST."""
     return 1 + int(math.log(LEAST) / math.log(acceptance)) if 0.0 < acceptance < 1.0 else 1
 
 
@@ -77,7 +77,7 @@ def reachable(
 
 
 def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
-    """Return True if the draft model need not guess for the i-th session, which has guesses of other sources.
+    """Return True if the i-th session, which has guesses of other sources, needs none of the draft model.
 
     That is so if the other sources' guesses gain at least as much as the draft model's would, whose time is
     subtracted.
@@ -103,7 +103,7 @@ def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
 
 
 def wanted(drafting: Drafting) -> tuple[list[int], list[int]]:
-    """Return the sessions that get a guess now, and those of them whose guess is a probe."""
+    """Return the sessions that get a guess now, and the sessions among them whose guess is a probe."""
     guess: list[int] = []
     probe: list[int] = []
     n = len(drafting.paths)

@@ -66,7 +66,7 @@ class Ledger:
         self.probes = Account()  # guesses of the model in the lead that do not seem to pay
         self.machines: dict[str, DrafterHost] = {}  # by name
         self._groups: list[GroupAccount] = []
-        self.on_trial: set[str] = set()  # ids of drafters of which one guess must be verified
+        self.on_trial: set[str] = set()  # ids of drafters that must have one guess verified
         self._regroup()
         self.may_pay = True  # whether any guess may pay
         self.stake = STAKED  # tokens that the draft model may lose
@@ -83,7 +83,7 @@ class Ledger:
     # -- who may guess ----------------------------------------
 
     def renew(self, n_active: int) -> None:
-        """Estimate again, when n_active has changed and every RENEWED steps, whether guesses can pay."""
+        """Estimate whether guesses can pay: again when n_active has changed, and every RENEWED steps."""
         self._n_until_renewed -= 1
         if n_active == self._renewed_for and self._n_until_renewed > 0:
             return
@@ -244,9 +244,9 @@ class Ledger:
     def _lost(self, speculated: Speculated, tally: CountsBySource, plan: DraftPlan) -> float:
         """Return the tokens that guesses by models in the lead cost the session.
 
-        A right guess that was made but not verified is free in two cases: it was a probe, made only to see if
-        it is right; or verifying it would have changed the step's width. A right probe also lets the next
-        guesses of the session cost one token more.
+        A right guess that was made but not verified is free in two cases: the guess was a probe, made only to
+        see whether it is right; or verifying it would have changed the step's width. A right probe also lets
+        the next guesses of the session cost one token more.
         """
         session = speculated.session
         lost = plan.charges.get(session.id, 0.0) if plan.charges else 0.0
@@ -272,7 +272,7 @@ class Ledger:
                 account.book(net / n, stake=self.stake)
 
     def _lookup_cost_s(self, plan: DraftPlan, timing: StepTiming, lookup_s: float, n_asked: int) -> float:
-        """Return the seconds that lookups took in n_asked steps; lookup_s was measured within the lookups.
+        """Return the seconds that lookups took in n_asked steps; `lookup_s` is the time inside them.
 
         If only lookups guess, these are the seconds outside the decode beyond those of undrafted steps, since
         asking for guesses and verifying them take Python time as well.

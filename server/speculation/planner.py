@@ -44,7 +44,7 @@ def finished(
         view: The step.
         proposals: The guesses of each session.
         counts: How many of them to verify, for each session.
-        width: Rows to which the step is padded; PLAIN: it is not.
+        width: Rows to which the step is padded; PLAIN: no padding.
         is_wider: True if a wider step would be best without the cost of a change of width; None: it was not
             compared.
     """
@@ -74,7 +74,7 @@ def finished(
 def choose_guessers(
     ledger: Ledger, n_active: int, remote: RemoteDrafters | None, *, has_inline: bool
 ) -> Guessers:
-    """Return which sources may guess in the next step, and which drafters pause.
+    """Return the sources that may guess in the next step, and the drafters to pause or resume.
 
     Args:
         ledger: The accounts.
@@ -101,7 +101,7 @@ def choose_guessers(
 
 
 def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[tuple[DrafterRecord, str]]:
-    """Return which of a machine's drafters to pause, each with the reason, or "" to resume."""
+    """Return a machine's drafters to pause, each with the reason; the reason "" resumes a drafter."""
     reason = "" if ledger.may_pay else TOO_DEAR
     if machine.account and not reason and not (account := machine.account.of(n_active)).is_active:
         reason = WAITS if account.is_probe else FASTER
@@ -113,9 +113,9 @@ def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[tuple[D
 
 
 def _choose_width(view: View, shape: NextShape, proposals: Sequence[Proposal]) -> tuple[int, bool]:
-    """Choose the width of a step among a few, for machines where a change of width costs more than rows do.
+    """Choose one of a few widths for the step, on machines where a change of width costs more than rows do.
 
-    The view then has what rows cost at this width.
+    Afterwards the view has the cost of rows at this width.
 
     Returns:
         The width, and True if a wider step would be best without the cost of a change of width.

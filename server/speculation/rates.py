@@ -35,13 +35,16 @@ ASSUMED = 0.05
 StepKindOfPython: TypeAlias = Literal["any", "passed", "quiet", "told", "guessing"]
 """Kinds of steps by Python time.
 
-any: every step. passed: no source was asked. quiet: nobody guessed, no drafter had a session. told: drafters
-had sessions. guessing: guesses were verified.
+any: every step.
+passed: no source was asked.
+quiet: nobody guessed, and no drafter had a session.
+told: drafters had sessions.
+guessing: guesses were verified.
 """
 
 
 class PythonTimes:
-    """Seconds per session of a step outside its decode, by kind of step and number of sessions."""
+    """Seconds per session that a step takes outside its decode, by kind of step and number of sessions."""
 
     def __init__(self) -> None:
         self._medians = defaultdict[tuple[StepKindOfPython, int], Median](lambda: Median(LATEST))
@@ -84,11 +87,11 @@ class PythonTimes:
         self._drafters_s[guessing] = more_s and share * more_s
 
     def drafters_cost(self, undrafted_rate: float, *, guessing: bool) -> float:
-        """Return how many tokens could be made in the time that drafters' messages take per session and step.
+        """Return the cost of drafters' messages per session and step: the tokens that their time could make.
 
         Args:
             undrafted_rate: Tokens per second of undrafted steps.
-            guessing: True if the session had guesses, whose handling then counts too.
+            guessing: True if the session had guesses; the time to handle them then counts too.
 
         Returns:
             Tokens; ASSUMED while the time is unknown.

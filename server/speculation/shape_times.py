@@ -82,10 +82,10 @@ class ShapeTimes:
     # -- choosing
 
     def seconds(self, step: NextShape) -> list[float]:
-        """Return the seconds of the next step by its rows, with its part of the cost of a change of width.
+        """Return the seconds of the next step by its rows, with a share of the cost of a change of width.
 
-        A draft model in the lead decides by them how much to guess. Rows that would take longer than a wider
-        step are padded to its width.
+        A draft model in the lead decides by these seconds how much to guess. Rows that would take longer
+        than a wider step are padded to its width.
         """
         wider = self._wider(step)
         shares = self._shares_s([PLAIN, *wider], step, self._is_wider, self._n_in_run)
@@ -104,7 +104,7 @@ class ShapeTimes:
 
         Args:
             step: The step.
-            probabilities: Probability of each guess that it is reached and right, best first.
+            probabilities: For each guess, best first: the probability that it is reached and right.
             rate: The price of time, in tokens per second.
 
         Returns:
@@ -150,7 +150,7 @@ class ShapeTimes:
     def _shares_s(
         self, widths: Iterable[int], step: NextShape, is_wider: bool, n_in_run: int
     ) -> dict[int, float]:
-        """Return by width what a change to it costs more than the cheapest change, in seconds per step.
+        """Return by width the extra cost of a change to it over the cheapest change, in seconds per step.
 
         The cost is spread over the steps of a run: as long as some padded width stays best, or none does. A
         run is assumed to be as long as recent ones on average; the present kind (is_wider) lasts at least
@@ -197,7 +197,7 @@ class ShapeTimes:
         self._is_wider, self._n_in_run = is_wider, self._n_in_run + 1
 
     def _end_run(self, followed_by_plain: float) -> None:
-        """End the present run of steps for which a wider width was best, or of those for which none was.
+        """End the present run: steps for which a wider width was best, or steps for which none was.
 
         followed_by_plain: 1 if undrafted steps follow, 0 if a prompt does.
         """

@@ -45,8 +45,8 @@ class Speculated:
     resent: dict[str, int] = field(default_factory=dict[str, int])
     # by drafter with a head: number of leading tokens whose hidden rows it has been sent
     n_rows_sent: dict[str, int] = field(default_factory=dict[str, int])
-    heard: bool = False  # one of its current drafters has sent guesses
-    is_spared: bool = False  # no drafter may have it
+    heard: bool = False  # True once one of its current drafters has sent guesses
+    is_spared: bool = False  # True if no drafter may have the session
     account: Account = field(default_factory=IN_SESSION)  # its models' account
     _n_expected: int = 0  # tokens of the reply that `prediction` has seen
     _tree: ScoredTree = field(init=False)
@@ -98,9 +98,9 @@ class Speculated:
         return any(one in wanted or one.rsplit("-", 2)[0] in wanted for one in source.split(" & "))
 
     def may_resend(self, drafter: str, n_ahead: int) -> bool:
-        """Return True if the session may be sent again to a drafter whose draft was lost; count that as done.
+        """Return True if the session may be resent after the drafter lost a draft; count it as resent.
 
-        The first time it may be sent at once. After that, n_ahead more tokens must be committed first, since
+        The first time it may be resent at once. After that, n_ahead more tokens must be committed first, since
         drafts already on the way may be lost for the same reason.
         """
         if self.tree.position < self.resent.get(drafter, 0):
@@ -128,7 +128,7 @@ class Speculated:
         return len(new)
 
     def look_up(self, n: int) -> None:
-        """Graft at most n guesses of the lookup."""
+        """Add at most n guesses of the lookup to the tree."""
         self.keep_up()
         if self.lookup is not None and not self.is_behind and self.allows("lookup"):
             self._graft("lookup", self.lookup.guess(n, LEAST))

@@ -160,7 +160,7 @@ class Speculator(Proposer):
 
     @property
     def _model_gains(self) -> bool:
-        """True if guesses of the model in the lead have gained time lately, or need not (no gate is set)."""
+        """True if guesses of the model in the lead have gained time lately, or no gate requires that."""
         return not self._policy.gate or bool(self.ledger.inline and self.ledger.inline.gain > 0.0)
 
     def _nobody_guesses(self, guessers: Guessers) -> bool:

@@ -1,4 +1,4 @@
-"""What the speculator plans for a step, and reads again when the step is over."""
+"""What the speculator plans for a step, and learns from when the step is over."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class StepTimes:
         return curve
 
     def padded(self, n_rows: int, n_cells: int) -> int:
-        """Return to how many rows a step of n_rows rows is padded, because the wider decode is faster.
+        """Return the number of rows to which a step of n_rows rows is padded, as the wider decode is faster.
 
         Calibration proposes the width. Once a step of that width with about this number of cells was seen,
         two steps of n_rows rows must confirm that it saves time, since a padded step does not show its
@@ -113,9 +113,9 @@ class StepTimes:
         return self.shapes.steady.get(n_rows) or curve[min(n_rows, len(curve) - 1)]
 
     def by_guesses(self, n_rows: int, n_cells: int) -> Sequence[float]:
-        """Return the seconds of a decode by number of rows, of which n_rows are no guesses.
+        """Return the seconds of a decode by number of rows; n_rows of them are no guesses.
 
-        If padding pays, a decode with guesses takes the time of the number of rows to which it is padded.
+        If padding pays, a decode with guesses takes the time of its padded number of rows.
         """
         seconds = self.curve(n_cells)
         if self.shapes.pays:

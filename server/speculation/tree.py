@@ -90,7 +90,7 @@ class ScoredTree:
         return "full" if None in places else "fresh"
 
     def _graft_late(self, draft: Draft) -> Grafted:
-        """Compare the draft with the committed tokens, and graft what goes on beyond them."""
+        """Compare the draft with the committed tokens, and add its guesses beyond them to the tree."""
         at = draft.base - self._start
         if at < 0 or self._chains[at] != draft.chain:
             return self._unplaced(draft)
@@ -145,7 +145,7 @@ class ScoredTree:
         return self._held[source] <= MAX_NODES and len(self._places) <= MAX_TREE_NODES
 
     def guess(self, source: str, tokens: Sequence[int], confidences: Sequence[int]) -> None:
-        """Graft a chain of guesses that follows the committed tokens."""
+        """Add a chain of guesses that follows the committed tokens."""
         node: _GuessNode | None = self._root
         for token, confidence in zip(tokens, confidences, strict=True):
             node = self._grow(node, token, source, confidence)
@@ -242,8 +242,8 @@ _Ranked: TypeAlias = tuple[float, int, int, _GuessNode]  # minus its path probab
 def _learn(hits: HitRates, guesses: Collection[_GuessNode], token: int) -> None:
     """Learn from all guesses for one position at which `token` was committed.
 
-    In a source's rates of best guesses only its surest guess counts: its other guesses are for the case that
-    the surest one is wrong.
+    A source's rates of best guesses count only its surest guess, since its other guesses are for the case
+    that the surest guess is wrong.
     """
     if len(guesses) == 1:
         (guess,) = guesses

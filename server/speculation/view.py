@@ -54,7 +54,7 @@ class View:
         return self.n_sessions * max(0.0, later_s) / (undrafted_s * max(1, n)) if undrafted_s else 0.0
 
     def again_cost(self) -> float:
-        """Return the cost of each row evaluated again: the tokens that undrafted steps make in that time."""
+        """Return the cost of evaluating one row again: the tokens of undrafted steps in the row's time."""
         single_s = self.seconds[min(self.n_sessions, len(self.seconds) - 1)]
         n_more = self.n_rows - self.n_sessions
         if not (single_s and n_more):

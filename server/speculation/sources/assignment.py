@@ -39,7 +39,7 @@ class Yield:
         self._n_waited = 0
 
     def wait(self, n_tokens: int) -> None:
-        """Count n_tokens committed while the drafter had no place.
+        """Count n_tokens committed while the drafter did not have the session.
 
         After made_good_after(missed) such tokens the drafter's record is cleared. The drafter is then tried
         again, since it may have changed.

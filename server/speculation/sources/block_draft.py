@@ -112,7 +112,7 @@ class BlockDraft:
             self._paths[session.id] = _BlockPath(session, ask.seq, session.tokens[-1], late)
 
     def behind(self, session: int) -> int:
-        """Return the number of tokens to read in the target's next decode; 0: the first guess reads them."""
+        """Return the number of tokens for the target's next decode to read; 0: the first guess reads them."""
         path = self._paths.get(session)
         if not self.beside or path is None or not path.late:
             return 0
@@ -123,7 +123,7 @@ class BlockDraft:
         return self.td.value
 
     def read(self, session: int, most: int) -> int:
-        """Make the target's next decode also evaluate the tokens that the block lacks; return 0: none is yet.
+        """Have the target's next decode also evaluate the tokens that the block lacks, and return 0.
 
         There are at most as many as in one slice of a prompt, since the block evaluates each slice during the
         target's decode of the next one.

@@ -13,7 +13,7 @@ from server.speculation.wire.presence import Presence
 
 logger = logging.getLogger("duo.drafters")
 
-MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
+MAX_RATE = 4000  # messages per second of one drafter; further messages are dropped
 # Tokens per second of sessions that a drafter is sent again: a megabyte. Half: half as many.
 RESENT_TOKENS_PER_S = MAX_MESSAGE_TOKENS // 4
 # Reasons to pause that come often
@@ -29,14 +29,14 @@ class DrafterRecord:
 
     join: int  # number of its join: a drafter that joins again has another
     presence: Presence
-    refusal: str | None  # why it is not used; None: it is used
+    refusal: str | None  # why the drafter is not used; None: it is used
     counts: Counter[str] = field(default_factory=Counter[str])
     td_us: int = 0  # microseconds of a guess by its latest message
     n_assigned: int = 0
-    rests: str = ""  # why it is paused; empty: it is not
+    rests: str = ""  # why the drafter is paused; empty: it is not paused
     until: int = 0  # end of the second that n_window and n_sent count
     n_window: int = 0  # messages in this second
-    n_sent: int = 0  # tokens that it was sent again in this second
+    n_sent: int = 0  # tokens resent to it in this second
     warned: bool = False  # the log says that its messages are too many
     pause_logged_at: float = -math.inf  # when the log last said that it is paused
     pause_logged: bool = False  # the log says that it is paused

@@ -82,7 +82,7 @@ class InlineModel(Protocol):
 
 
 class Inline:
-    """Has a model in the lead read and guess while that pays, and grafts its guesses into sessions' trees."""
+    """Lets a model in the lead read and guess while that pays, and adds its guesses to sessions' trees."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ LookupGuess: TypeAlias = tuple[list[int], list[float]]
 # Tokens of a match: one predicts next to nothing; longer matches are found by following. With 3 alone a
 # drafter and lookups are 3 percent slower (benchmarks.clocked, r = 1.5, 400M BF16).
 MIN_NGRAM, MAX_NGRAM = 2, 3
-MAX_LENGTH = 32  # tokens: longer matches are no surer
+MAX_LENGTH = 32  # tokens: longer matches are not more reliable
 TOKEN_BITS = 32  # bits of a token in an n-gram: ids have 31 in llama.cpp
 POOL_TOKENS = 100_000  # tokens kept of other texts: 16 MB with the index
 
@@ -39,7 +39,7 @@ def match_rates() -> RatesByKind:
 
 
 def rates_after(known: RatesByKind, length: int, n: int, least: float = 0.0) -> list[float]:
-    """Return the rates of at most n guesses in a row, the first after a match of this length.
+    """Return the rates of at most n guesses in a row that follow a match of this length.
 
     The list ends before the guess with which the probability that all are right falls below `least`.
     """
@@ -151,9 +151,9 @@ class LookupPool:
 class Lookup:
     """Guesses what followed the last tokens of a growing sequence when they occurred before.
 
-    An occurrence is a match of up to max_ngram tokens. The longest is followed; of two equally long ones, the
-    later. It is followed as long as its guesses are right. If it is in the sequence itself and shorter than
-    the pool's n-grams, a match in the pool replaces it.
+    An occurrence is a match of up to max_ngram tokens. The longest match is followed; of two equally long
+    matches, the later one. A match is followed as long as its guesses are right. A match in the sequence
+    itself that is shorter than the pool's n-grams is replaced by a match in the pool, if there is one.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class PredictedReply:
         return self._text[self._at : self._at + len(rates)], rates
 
     def _resynchronise(self) -> None:
-        """Go to where the expected text has the reply's last tokens.
+        """Continue where the expected text has the reply's last tokens.
 
         Of several such places, take the first one after the divergence, since texts are edited in order. If
         there is none, take the last one before it.

@@ -127,7 +127,7 @@ class RemoteDrafters:
                 self._assign(speculated)
 
     def send_commits(self, speculated: Speculated) -> None:
-        """Send the session's drafters what was committed since the last time."""
+        """Send the session's drafters the tokens committed since the last call."""
         tokens, n_sent = speculated.session.tokens, speculated.n_sent
         speculated.n_sent = len(tokens)
         if speculated.drafters and n_sent < len(tokens):
@@ -143,7 +143,7 @@ class RemoteDrafters:
         self._release(speculated, keep=True)
 
     def resume(self, speculated: Speculated) -> None:
-        """Let drafters have the session again."""
+        """Open the session at drafters again."""
         speculated.is_spared = False
         self._assign(speculated)
 
@@ -323,7 +323,7 @@ class RemoteDrafters:
         n_sent = speculated.n_sent
         self.send_commits(speculated)
         if want.n_known == n_sent < speculated.tree.position:
-            return  # what it misses is under way
+            return  # the tokens that it lacks are on the way
         if want.n_known == speculated.tree.position:
             chain = speculated.tree.chain
             self._bus.send(want.drafter, Commit(want.session, want.n_known, chain, ()))
@@ -331,7 +331,7 @@ class RemoteDrafters:
             self._resend(speculated, record)
 
     def _resend(self, speculated: Speculated, record: DrafterRecord) -> None:
-        """Send the session again to a drafter that missed something, unless it was sent too much lately."""
+        """Resend the session to a drafter that missed something, within its limit of resent tokens."""
         if record.may_resend_tokens(speculated.tree.position):
             self._announce(speculated, record.presence.id)
 

@@ -1,4 +1,4 @@
-"""Seam to other processes of a pool: `streams.py` is Redis, `tests/memory_bus.py` a fake."""
+"""Interface to other processes of a pool; implemented for Redis by `streams.py`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Listener(Protocol):
 
 
 class Bus(Protocol):
-    """A connection in the background; losing the server costs messages, never an exception."""
+    """A connection in the background; losing the server loses messages, but raises nothing."""
 
     def start(self, listener: Listener) -> None:
         """Announce this process and begin to read its inbox."""
@@ -34,7 +34,7 @@ class Bus(Protocol):
     def send(self, to: str, message: Message) -> None:
         """Queue a message for the peer with this id. Never blocks; safe from any thread.
 
-        It is dropped when the bus is down, the queue is full, or the peer is unknown.
+        The message is dropped if the bus is down, the queue is full, or the peer is unknown.
         """
         ...
 

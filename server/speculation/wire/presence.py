@@ -21,7 +21,7 @@ from server.speculation.wire.messages import MAX_DRAFTER_NAME, MAX_ROWS_BYTES, W
 
 Role: TypeAlias = Literal["lead", "drafter"]
 CHECKSUM_TOKENS = 1024  # token ids per checksum, so that a refusal can say where the vocabularies part
-MAX_SIZE_DIFFERENCE = 128  # tokens of padding at the end of a vocabulary: llama.cpp tolerates as many
+MAX_SIZE_DIFFERENCE = 128  # tokens of padding at a vocabulary's end: llama.cpp has the same limit
 MAX_VOCABULARY = 1 << 22  # tokens of a vocabulary: 16 times as many as the largest ones have today
 MAX_BLOCKS = MAX_VOCABULARY // CHECKSUM_TOKENS  # checksums of one vocabulary
 MAX_CAPACITY = 1 << 16  # sessions: 256 times as many as drafters offer
@@ -34,7 +34,7 @@ def printable(text: str) -> str:
 
 
 def bounded_rows(card: RowsCard) -> RowsCard:
-    """Return the card. Raises ValueError if a row fits no message, or layers are too many."""
+    """Return the card. Raises ValueError if a row is too large for a message, or layers are too many."""
     if not 0 < card.width <= MAX_ROWS_BYTES or len(card.layers) > MAX_BLOCKS:
         raise ValueError("no model has such rows")
     return card
@@ -103,7 +103,7 @@ def unique_id(name: str) -> str:
 
 
 def names(drafters: Sequence[Presence]) -> list[str]:
-    """Return what to call these drafters: the name that each was given, else its machine's.
+    """Return a display name for each drafter: its given name, else its machine's name.
 
     Of several with the name "laptop", the second is called "laptop 2", and so on.
     """

@@ -17,7 +17,7 @@ _PRESENCE = TypeAdapter(Presence)
 
 
 def member_name(role: Role, id: str) -> str:
-    """Return a process's name on the bus. Roles have no colon, so none can pose as another role."""
+    """Return a process's name on the bus. Roles contain no colon, so an id cannot fake another role."""
     return f"{role}:{id}"
 
 

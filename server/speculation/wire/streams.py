@@ -10,7 +10,7 @@ bring it back. Entries are trimmed once read, because they contain people's prom
 
 A bus has two threads. The reader owns the link: it announces, keeps keys alive, notices who joins and leaves,
 reads the inbox, and is the only thread that calls the listener. The writer sends queued messages, many per
-round trip. Neither knows why a link broke; after any failure the reader begins again from the top.
+round trip. Neither thread knows why a link broke; after any failure the reader begins again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KEYS_TTL_MS = 5 * PRESENCE_TTL_MS
 MAX_MEMBERS = 4 * MAX_PEERS  # names in the set: four times as many as a process looks at, of either role
 BUS_BACKLOG = 1024  # most messages that an inbox keeps for a reader that lags, and that wait to be sent
 READ_COUNT = 32  # entries of one read
-BUS_CLOSE_S = 2 * HEARTBEAT_S  # close() waits no longer for the threads, which wait for at most a beat
+BUS_CLOSE_S = 2 * HEARTBEAT_S  # maximum wait of close() for the threads; one blocks for up to a heartbeat
 
 logger = logging.getLogger("duo.bus")
 
@@ -198,7 +198,7 @@ class RedisBus:
         return len(found)
 
     def _beat_once(self) -> tuple[Presence, ...]:
-        """Renew our keys, trim what was read (in a flood, all), and return who is here.
+        """Renew our keys, trim read entries (in a flood, all entries), and return the members.
 
         Raises RedisError if our inbox is gone, since the server was emptied or this process was stopped for
         long. Reads at most MAX_MEMBERS names. A larger set is deleted: live members add themselves again
