@@ -225,7 +225,7 @@ class CallGrammar(ArgumentGrammar):
         return rules
 
     def _call_expression(self, name: str, schema: Schema, *, addressed: bool = False) -> str:
-        """Return the expression for a call, without its header if `addressed`: another rule then has it."""
+        """Return the expression for a call; if `addressed`, without its header, which another rule has."""
         channels = self._form.channels
         header = channels.header if channels and not self._form.headed and not addressed else ""
         text = header + self.calls.call

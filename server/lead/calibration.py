@@ -143,7 +143,7 @@ def remembered_in_small_context(
     Args:
         backend: The model.
         max_rows: Rows of the widest step.
-        what: of_model() of the model's options.
+        what: The result of of_model() for the model's options.
         make: Returns a new context; exceptions of its decodes pass through.
     """
     with closing(_SmallContext(backend, max_rows, make())) as aside:
@@ -180,7 +180,7 @@ def first_times(backend: TimedModel, max_rows: int, what: Sequence[object]) -> d
     Args:
         backend: The model.
         max_rows: Rows of the widest step.
-        what: of_model() of the model's options.
+        what: The result of of_model() for the model's options.
     """
     return kept_times(max_rows, what) or measure(backend, min(FIRST_WIDTH, max_rows), budget_s=CHECK_S)
 

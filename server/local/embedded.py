@@ -108,11 +108,11 @@ class EmbeddedServer(ExitStack):
         """Start the server, which takes some ten milliseconds.
 
         Args:
-            root: Where its directory goes, instead of $XDG_RUNTIME_DIR or the temporary directory.
+            root: Parent of the server's directory, in place of $XDG_RUNTIME_DIR or the temporary directory.
             listen: HOST or HOST:PORT, for other machines.
 
         Raises:
-            StartupError: there is no server to start, or it does not answer.
+            StartupError: There is no server to start, or the server does not answer.
         """
         super().__init__()
         places = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]  # the best first

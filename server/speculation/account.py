@@ -60,7 +60,7 @@ class Account:
             stake: Loss allowed before any gain.
             patience: Evidence that the account needs before it may pause the source.
             per_step: Maximum cost of one step while there is no gain.
-            warm_up: Steps of a probe: a pause, at first and now and then, to time steps without the source.
+            warm_up: Steps of a probe: a pause to time steps without the source, at first and again later.
         """
         self._stake, self.patience, self.per_step, self._warm_up = stake, patience, per_step, warm_up
         self.paused = warm_up  # steps until the source may work; 0: it may now

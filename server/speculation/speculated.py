@@ -98,9 +98,9 @@ class Speculated:
         return any(one in wanted or one.rsplit("-", 2)[0] in wanted for one in source.split(" & "))
 
     def may_resend(self, drafter: str, n_ahead: int) -> bool:
-        """Return True if the session may be resent after the drafter lost a draft; count it as resent.
+        """Return True if the session may be resent to a drafter after a lost draft; count it as resent.
 
-        The first time it may be resent at once. After that, n_ahead more tokens must be committed first, since
+        The first time it may be resent at once. Later, n_ahead more tokens must be committed first, since
         drafts already on the way may be lost for the same reason.
         """
         if self.tree.position < self.resent.get(drafter, 0):

@@ -239,7 +239,7 @@ class Lookup:
     def _last_occurrence(self) -> tuple[int, int]:
         """Return the index after the previous occurrence of the text's last tokens, and their number.
 
-        The longest ending that occurred before counts; (0, 0) if none did. Also indexes the present endings.
+        The longest ending that occurred before counts; (0, 0) if none did. Indexes the present endings too.
         """
         now, whole = len(self._tokens), self._gram
         end, length = 0, 0
