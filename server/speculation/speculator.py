@@ -232,9 +232,8 @@ class Speculator(Proposer):
         if may_choose and not is_stable and not guessers.nobody and n_rows == n:
             undrafted_s = times.undrafted_s(n_rows, seconds)
             allowance = math.inf
-            if (
-                self._inline and self._inline.model.beside
-            ):  # one guess during the decode shows whether it is right
+            if self._inline and self._inline.model.beside:
+                # one guess during the decode shows whether it is right
                 allowance = sum([one.account.allowance for one in sessions]) / n
             shape = self._shape(step, undrafted_s, allowance * undrafted_s if undrafted_s else math.inf)
             seconds = times.shapes.seconds(shape)
