@@ -13,7 +13,7 @@ from tests.model.projectors import GEMMA, QWEN2_VL, QWEN_VL, ULTRAVOX, write_pro
 from tests.model.random_models import words_added, write
 from tests.process.duo import Duo, run
 from tests.server.llama.hugging_face import hugging_face
-from tests.server.pictures.recorded import heard, recorded
+from tests.server.pictures.recorded import heard, tone
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
 
@@ -45,6 +45,7 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return "--model", str(folder / "model.gguf"), "--mmproj", str(path)
 
 
+TONES = {"red": 440, "blue": 3000}  # hertz: noises of two seeds sound the same
 DRAWN = {"max_tokens": 80, "temperature": 1.0, "seed": 3}  # the likeliest tokens of random weights repeat
 
 
@@ -53,7 +54,7 @@ def parts(colour: str, files: tuple[str, ...]) -> Any:
     from tests.server.pictures.drawn import drawn, file_of, url_of
 
     picture = {"type": "image_url", "image_url": {"url": url_of(file_of(drawn(colour, (90, 60))))}}
-    given = heard(recorded(44_100, seed=len(colour))) if "ultravox" in files[-1] else picture
+    given = heard(tone(TONES[colour])) if "ultravox" in files[-1] else picture
     return [{"type": "text", "text": LONG}, given, {"type": "text", "text": "What is it?"}]
 
 

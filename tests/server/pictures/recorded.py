@@ -35,6 +35,11 @@ def wav_of(samples: npt.NDArray[np.float32], rate: int = 16_000, more: bytes = b
     return struct.pack("<4sI", b"RIFF", len(body)) + body
 
 
+def tone(hertz: float, seconds: float = 20.0, rate: int = 16_000) -> bytes:
+    times = np.arange(int(rate * seconds)) / rate
+    return wav_of(np.sin(2 * np.pi * hertz * times).astype(np.float32), rate)
+
+
 def silent_mp3(n_frames: int = 10) -> bytes:
     return MP3_FRAME * n_frames
 
