@@ -71,10 +71,10 @@ def asked(kind: str) -> dict[str, Any]:
     return {name: value for name, value in {**plain, **KINDS[kind]}.items() if value is not None}
 
 
-def begun(lead: Lead, kind: str, n_deltas: int) -> list[dict[str, Any]]:
+def begun(lead: Lead, kind: str, n_deltas: int, **more: Any) -> list[dict[str, Any]]:
     """Begin a background response, and return its events up to the one with the n_deltas-th delta."""
     seen = list[dict[str, Any]]()
-    body = {**asked(kind), "background": True, "stream": True}
+    body = {**asked(kind), "background": True, "stream": True, **more}
     with httpx.stream("POST", f"{lead.url}/v1/responses", json=body, headers=ANNA, timeout=60) as stream:
         for line in stream.iter_lines():
             if line.startswith("data: "):
@@ -157,6 +157,19 @@ def test_other_lead_goes_on(url: str, kind: str):
         stored = httpx.get(f"{second.url}/v1/responses/{response['id']}", headers=ANNA).json()
         assert stored == response
         second.until_idle()
+
+
+def test_conversation_gets_the_reply_once(url: str):
+    with lead_at(url) as second, ExitStack() as first_ends:
+        first = first_ends.enter_context(lead_at(url))
+        conversations = f"{second.url}/v1/conversations"
+        id = httpx.post(conversations, json={}, headers=ANNA).json()["id"]
+        seen = begun(first, "plain", 3, conversation=id)
+        first_ends.close()
+        seen += rest(second, seen)
+        items = httpx.get(f"{conversations}/{id}/items", headers=ANNA).json()["data"]
+        assert [item["role"] for item in items] == ["assistant", "user"]
+        assert items[:1] == check_whole(seen)["output"]
 
 
 def test_same_lead_goes_on_after_a_restart(url: str):
