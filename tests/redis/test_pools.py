@@ -30,7 +30,7 @@ from server.replies.store import Owner
 from server.settings import LeadSettings
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
-from tests.server.api.test_responses import HELLO
+from tests.server.api.test_responses import HELLO, THINKING
 from tests.server.pictures.drawn import Painter, drawn, file_of, url_of
 from tests.support import until
 
@@ -54,7 +54,9 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def lead_at(url: str, *, step_s: float = 0.002, group: str = "toy") -> Generator[Lead]:
+def lead_at(
+    url: str, *, step_s: float = 0.002, group: str = "toy", template: str | None = None
+) -> Generator[Lead]:
     model, pictures = FakeModel(seed=3, eog_rate=0.0), Pictures(Painter())
     backend = FakeBackend(model, sees=True, n_ctx=1 << 14, n_cells=1 << 15, step_s=step_s)
     backend.vocab = cast(Any, PictureVocabulary(backend.vocab, pictures))
@@ -62,7 +64,8 @@ def lead_at(url: str, *, step_s: float = 0.002, group: str = "toy") -> Generator
     background = BackgroundReplies()
     door = ClientPolicy(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
     replies = store_of(settings, background, group)
-    with serving(backend, replies=replies, background=background, door=door, pictures=pictures) as lead:
+    beside = {"replies": replies, "background": background, "door": door, "pictures": pictures}
+    with serving(backend, template=template, **beside) as lead:
         yield lead
 
 
@@ -157,6 +160,24 @@ def test_other_lead_goes_on(url: str, kind: str):
         stored = httpx.get(f"{second.url}/v1/responses/{response['id']}", headers=ANNA).json()
         assert stored == response
         second.until_idle()
+
+
+@pytest.mark.parametrize("summary", [None, "auto"])
+def test_thoughts_go_on(url: str, summary: str | None):
+    """The template begins them, and the toy never ends them."""
+    template = THINKING.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    thoughts = {"reasoning": {"summary": summary}}
+    with lead_at(url, template=template) as second, ExitStack() as first_ends:
+        first = first_ends.enter_context(lead_at(url, template=template))
+        plain = httpx.post(f"{second.url}/v1/responses", json={**asked("plain"), **thoughts}, headers=ANNA)
+        seen = begun(first, "plain", 3, **thoughts)
+        first_ends.close()
+        seen += rest(second, seen)
+        response = check_whole(seen)
+        assert [item["type"] for item in response["output"]] == ["reasoning"]
+        assert output_of(response) == output_of(plain.json())
+        told = response["usage"]["output_tokens_details"]["reasoning_tokens"]
+        assert told == plain.json()["usage"]["output_tokens_details"]["reasoning_tokens"] > 100
 
 
 def test_conversation_gets_the_reply_once(url: str):
