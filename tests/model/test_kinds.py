@@ -185,6 +185,14 @@ def test_earlier_turns_change_nothing(subject: Subject):
 
 
 @at_temperatures
+def test_begun_replies_go_on(subject: Subject, temperature: float):
+    for ask, reply in subject.conversation(temperature)[:2]:
+        for n in (1, len(reply) // 2, len(reply) - 1):
+            [outcome] = Duet(Padded(subject.target)).run(replace(ask, begun=reply[:n]))
+            assert outcome.tokens == reply[n:]
+
+
+@at_temperatures
 def test_a_drafter_changes_nothing(subject: Subject, temperature: float):
     outcomes = in_turns(Duet(Padded(subject.target), drafter=subject.draft), subject, temperature)
     accepted, drafted = counts(outcomes, "drafter")

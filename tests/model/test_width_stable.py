@@ -137,3 +137,15 @@ async def test_not_a_bit_changes(
         assert accepted > 0
     if helpers in (drafter, liar, draft_model):
         assert accepted < drafted
+
+
+async def test_begun_replies_change_no_bit(n_threads: int, target: LlamaBackend):
+    requests = requests_for(target.vocab, n_threads)
+    async with lead(target, None, How(exactness="width-stable")) as live:
+        whole = [seen(outcome).logprobs for outcome in await live.run(requests)]
+        begun = [
+            replace(request, begun=tuple(one.token for one in told[: len(told) // 2]))
+            for request, told in zip(requests, whole, strict=True)
+        ]
+        rest = [seen(outcome).logprobs for outcome in await live.run(begun)]
+    assert rest == [told[len(told) // 2 :] for told in whole]

@@ -64,7 +64,12 @@ def lead_at(
     background = BackgroundReplies()
     door = ClientPolicy(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
     replies = store_of(settings, background, group)
-    beside = {"replies": replies, "background": background, "door": door, "pictures": pictures}
+    beside: dict[str, Any] = {
+        "replies": replies,
+        "background": background,
+        "door": door,
+        "pictures": pictures,
+    }
     with serving(backend, template=template, **beside) as lead:
         yield lead
 
