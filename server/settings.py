@@ -177,8 +177,8 @@ class LeadSettings(ModelSettings, ClientPolicySettings):
     )
     draft_model: Path | None = Field(
         None,
-        description="the draft model's GGUF file (duo up: bundled), or an EAGLE-3 head or "
-        "prediction block, which always drafts in this process",
+        description="the draft model's GGUF file (duo up: bundled), or an EAGLE-3, DFlash or "
+        "DSpark head or a prediction block, which always drafts in this process",
     )
     hf_repo_draft: str | None = Field(
         None, description="USER/MODEL[:QUANT] on Hugging Face instead of --draft-model"

@@ -9,12 +9,13 @@ from typing import TypeVar
 
 from server.errors import StartupError
 from server.llama.backend import PredictionBlock
+from server.llama.dflash import DFlashHead
 from server.llama.eagle3 import LlamaHead
-from server.llama.hub import RUN, FetchedModel
+from server.llama.hub import KINDS, FetchedModel
 from server.llama.llamacpp import LlamaBackend
 from server.llama.mtp import BlockFile
 from server.llama.target_rows import TARGETS
-from server.llama.tensors import ASSISTANTS, EAGLE3, architecture, has_block, is_block
+from server.llama.tensors import ASSISTANTS, DFLASH, EAGLE3, architecture, has_block, is_block
 from server.settings import LeadSettings
 from server.speculation.wire.presence import mismatch, vocabulary_card
 
@@ -24,12 +25,12 @@ S = TypeVar("S", bound=LeadSettings)
 
 
 def head_of(settings: LeadSettings) -> Path | None:
-    """Return the draft model if it is an EAGLE-3 head or a prediction block, else None.
+    """Return the draft model if it is an EAGLE-3, DFlash or DSpark head or a prediction block, else None.
 
     Raises StartupError if its file is missing.
     """
     path = settings.draft_model
-    return path if path and (architecture(path) == EAGLE3 or is_block(path)) else None
+    return path if path and (architecture(path) in (EAGLE3, DFLASH) or is_block(path)) else None
 
 
 def assistant_of(settings: LeadSettings) -> Path | None:
@@ -42,7 +43,7 @@ def assistant_of(settings: LeadSettings) -> Path | None:
 
 
 def load_head(stack: ExitStack, path: Path, target: LlamaBackend, most: int) -> PredictionBlock:
-    """Load an EAGLE-3 head, or a prediction block that has its own file.
+    """Load a head, or a prediction block that has its own file.
 
     Args:
         stack: Closes the head.
@@ -53,13 +54,19 @@ def load_head(stack: ExitStack, path: Path, target: LlamaBackend, most: int) -> 
     Raises:
         StartupError: The head does not fit the target.
     """
-    made = LlamaHead(target, path) if architecture(path) == EAGLE3 else BlockFile(target, path, most)
-    head = stack.enter_context(closing(made))
+    head = stack.enter_context(closing(_opened(path, target, most)))
     if reason := mismatch(vocabulary_card(target.vocab), vocabulary_card(head.vocab)):
         raise StartupError(f"{path} cannot draft for {target.name}: {reason}")
     instead = ", not the prediction block in the model's file" if target.model.n_blocks else ""
     logger.info("  draft    %s%s, in this process", head.what, instead)
     return head
+
+
+def _opened(path: Path, target: LlamaBackend, most: int) -> LlamaHead | DFlashHead | BlockFile:
+    kind = architecture(path)
+    if kind == EAGLE3:
+        return LlamaHead(target, path)
+    return DFlashHead(target, path, most) if kind == DFLASH else BlockFile(target, path, most)
 
 
 def with_head(settings: S, fetched: FetchedModel) -> S:
@@ -69,7 +76,7 @@ def with_head(settings: S, fetched: FetchedModel) -> S:
     """
     left = {kind: why for kind in fetched.heads if (why := _obstacle(settings, kind))}
     head: Path | None = None
-    for kind in [kind for kind in RUN if kind in fetched.heads and kind not in left]:
+    for kind in [kind for kind in KINDS if kind in fetched.heads and kind not in left]:
         if head is not None:
             left[kind] = "one is enough"
             continue
@@ -85,21 +92,19 @@ def with_head(settings: S, fetched: FetchedModel) -> S:
 
 def _obstacle(settings: LeadSettings, kind: str) -> str:
     """Return why a head of this kind must not draft, "" if it may."""
-    if kind not in RUN:
-        return "duo does not run this kind"
     if settings.draft_model is not None:
         return "a draft model is given"
     if settings.mtp == "off" or not settings.draft_max:
         return "--mtp off" if settings.draft_max else "--draft-max 0"
     if has_block(settings.model):
         return "the model's file has a prediction block"
-    if kind == "eagle3" and architecture(settings.model) not in TARGETS:
+    if kind != "mtp" and architecture(settings.model) not in TARGETS:
         return "llama.cpp does not give the rows that it reads"
     return ""
 
 
 def _checked(path: Path) -> Path:
     """Return the path. Raises StartupError if the file is not a head or a prediction block."""
-    if architecture(path) in (EAGLE3, *ASSISTANTS) or is_block(path):
+    if architecture(path) in (EAGLE3, DFLASH, *ASSISTANTS) or is_block(path):
         return path
     raise StartupError("it is a model of its own")

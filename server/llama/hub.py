@@ -16,10 +16,10 @@ from server.llama.parts import listed, siblings
 PREFERRED = "Q4_K_M"
 _PROJECTOR = re.compile(r"(?:.*/)?[^/]*mmproj[^/]*\.gguf", re.IGNORECASE)
 _GGUF = re.compile(r"(?:.*/)?(?![^/]*(?:mmproj|imatrix))[^/]*\.gguf", re.IGNORECASE)
-RUN = ("mtp", "eagle3")
-"""Kinds of heads that duo runs; if a repository has both, the first is used."""
+KINDS = ("mtp", "eagle3", "dspark", "dflash")
+"""Kinds of heads; if a repository has several, the first is used."""
 # Names of files with a head or assistant beside a model, as llama.cpp tells them (common/download.cpp).
-_HEAD = re.compile(r"(?:.*/)?[^/]*(mtp|eagle3|dflash|dspark)-[^/]*", re.IGNORECASE)
+_HEAD = re.compile(rf"(?:.*/)?[^/]*({'|'.join(KINDS)})-[^/]*", re.IGNORECASE)
 # The last part of a file's name, as llama.cpp reads a quantisation from it: its first number is the bits.
 _LAST_PART = re.compile(r"[-.][a-z_]*(\d*)\w*(?:-\d{5}-of-\d{5})?\.gguf", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
@@ -186,11 +186,9 @@ def _file_names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
 
 
 def _model_files(names: Sequence[str]) -> list[str]:
-    """Return the sorted names of models; if there are none, the names of heads that duo can run."""
+    """Return the sorted names of models; if there are none, the names of heads."""
     files = sorted(name for name in names if _GGUF.fullmatch(name))
-    kinds = {name: kind[1].lower() for name in files if (kind := _HEAD.fullmatch(name))}
-    models = [name for name in files if name not in kinds]
-    return models or [name for name in files if kinds[name] in RUN]
+    return [name for name in files if not _HEAD.fullmatch(name)] or files
 
 
 def _bits(name: str) -> int:

@@ -34,7 +34,7 @@ from server.llama.mapped_files import own_memory, release_mapped
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
 from server.llama.tails import with_tail
-from server.llama.tensors import ASSISTANTS, EAGLE3, is_block
+from server.llama.tensors import ASSISTANTS, DFLASH, EAGLE3, is_block
 from server.llama.windows import MOST_SEQS
 
 _ADDED = C.LLAMA_TOKEN_ATTR_USER_DEFINED
@@ -114,6 +114,7 @@ def _template_named(model: Any, name: bytes | None) -> str | None:
 def _check_stands_alone(model: LoadedModel, path: Path) -> None:
     """Raise StartupError if the model is a head, block or assistant, which needs another model's rows."""
     kinds = {EAGLE3: "is an EAGLE-3 head, which guesses from what its target computes"}
+    kinds |= {DFLASH: "is a DFlash head, which guesses from what its target computes"}
     kinds |= dict.fromkeys(ASSISTANTS, "guesses on the KV cache of its target")
     why = kinds.get(model.metadata("general.architecture") or "")
     if why is None and C.llama_model_n_layer_nextn(model.handle) and is_block(path):

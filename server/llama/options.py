@@ -154,7 +154,7 @@ class LlamaOptions:
     # above 0: if possible, have this number of sequences instead of n_seqs, each with its own cells
     n_streams: int = 0
     n_tail: int = 0  # maximum of Backend.n_tail
-    head: Path | None = None  # file of an EAGLE-3 head, which guesses from the model's layers
+    head: Path | None = None  # file of a head or block, which guesses from the model's layers
 
     def with_few_threads(self) -> LlamaOptions:
         """Return the options for a model whose layers are all computed by GPUs.

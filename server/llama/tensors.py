@@ -15,6 +15,7 @@ from server.llama.parts import parts
 
 ASSISTANTS = ("gemma4-assistant",)  # architectures of models that read the KV cache of their target
 EAGLE3 = "eagle3"  # the architecture of EAGLE-3 heads
+DFLASH = "dflash"  # the architecture of DFlash and DSpark heads
 FIRST_LAYER = "blk.0.attn_norm.weight"  # missing in files with a prediction block but without its model
 _U32, _TEXT = 4, 8  # GGUF_TYPE_UINT32, GGUF_TYPE_STRING
 _HALF = (1, 30)  # GGML_TYPE_F16, GGML_TYPE_BF16

@@ -80,3 +80,13 @@ GEMMA4_ASSISTANT = Kind(  # of GEMMA4, whose last two layers' keys and values it
         },
     ),
 )
+N_BLOCK, DFLASH_LAYERS, MARKOV_RANK = 4, [0, 2], 8  # tokens of a block, layers of the target that are read
+DFLASH = Kind(  # of QWEN3
+    "dflash",
+    [NORM | ATTENTION | QK_NORM | FEED_FORWARD] * 2,
+    HEADS | {"target_layers": DFLASH_LAYERS, "block_size": N_BLOCK, "tokenizer.ggml.mask_token_id": 3},
+    OUTPUT_NORM | weights(fc=(N_EMBD, len(DFLASH_LAYERS) * N_EMBD), **{"enc.output_norm": (N_EMBD,)}),
+)
+DSPARK = DFLASH._replace(
+    others=DFLASH.others | weights(markov_w1=(0, MARKOV_RANK), markov_w2=(0, MARKOV_RANK))
+)

@@ -18,9 +18,10 @@ from server.cache.snapshots import Snapshots
 from server.engine.request import GenerationRequest
 from server.errors import BackendError, StartupError
 from server.flags import read
-from server.lead.loading import drafting_inside, prepared
+from server.lead.loading import drafting_inside, load_target, prepared
 from server.llama.assistant import Assistant
 from server.llama.backend import Batch, Logits
+from server.llama.dflash import DFlashHead
 from server.llama.library import LoadedModel
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.llama.mtp import LlamaBlock
@@ -29,9 +30,10 @@ from server.llama.with_block import Path as BlockPath
 from server.llama.with_block import WithBlock
 from server.sampling.params import SamplingParams
 from server.settings import BUNDLED_MODEL, LeadSettings
-from tests.model.block_kinds import GEMMA4_ASSISTANT, STEP35
+from tests.model.block_kinds import DFLASH, DSPARK, GEMMA4_ASSISTANT, STEP35
 from tests.model.conftest import open_exact
-from tests.model.kinds import GEMMA4, N_EMBD, weights
+from tests.model.kinds import GEMMA4, GRANITE_HYBRID, N_EMBD, QWEN3, weights
+from tests.model.kinds import Kind as RandomKind
 from tests.model.random_models import write
 from tests.model.test_prediction_block import (
     asks,
@@ -49,16 +51,30 @@ class Kind(NamedTuple):
     model: WithBlock
 
 
-@pytest.fixture(scope="module", params=["several", "assistant"])
+PAIRS = {
+    "several": (STEP35, None),
+    "assistant": (GEMMA4, GEMMA4_ASSISTANT),
+    "dflash": (QWEN3, DFLASH),
+    "dspark": (QWEN3, DSPARK),
+}
+
+
+@pytest.fixture(scope="module", params=PAIRS)
 def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kind]:
     folder = tmp_path_factory.mktemp("blocks")
-    path, assistant = folder / "target.gguf", folder / "assistant.gguf"
-    several = request.param == "several"
-    write(path, STEP35 if several else GEMMA4)
-    write(assistant, GEMMA4_ASSISTANT)
+    path, own = folder / "target.gguf", folder / "own.gguf"
+    of_target, of_block = PAIRS[request.param]
+    write(path, of_target)
+    if of_block:
+        write(own, of_block)
     with ExitStack() as stack:
         target = stack.enter_context(closing(open_exact(path, weights=Weights(mtp=True))))
-        block = LlamaBlock(target) if several else Assistant(target, assistant, Weights())
+        if of_block is None:
+            block = LlamaBlock(target)
+        elif of_block.architecture == "dflash":
+            block = DFlashHead(target, own)
+        else:
+            block = Assistant(target, own, Weights())
         stack.enter_context(closing(block))
         yield Kind(target, WithBlock(target, block))
 
@@ -218,3 +234,53 @@ def test_an_assistant_of_another_model_is_refused(tmp_path: Path):
     ):
         Assistant(backend, assistant, Weights())
     assert "\n" not in raised.value.message
+
+
+@pytest.mark.parametrize(("kind", "source", "n"), [(DFLASH, "dflash", 3), (DSPARK, "dspark", 4)])
+def test_flash_heads_draft_in_the_lead(
+    kind: RandomKind, source: str, n: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    path, head = tmp_path / "target.gguf", tmp_path / "head.gguf"
+    write(path, QWEN3)
+    write(head, kind)
+    with pytest.raises(StartupError, match="give it to duo serve or duo up with --draft-model"):
+        open_exact(head)
+    for most, n_depths in ((0, n), (2, 2)):
+        flags = ["--model", str(path), "--draft-model", str(head), "--mtp-max", str(most)]
+        settings = prepared(read(LeadSettings, flags))
+        assert settings.draft_mode == "sync"
+        with ExitStack() as stack, caplog.at_level("INFO", logger="duo.lead"):
+            target = stack.enter_context(closing(load_target(settings, 1)))
+            model, inline = drafting_inside(stack, settings, head, target)
+            assert isinstance(model, WithBlock)
+            assert inline is not None
+            assert (inline.source, inline.most) == (source, n_depths)
+    assert "head in head.gguf, in this process" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "reason", ["its file names no mask token", "it reads layer 4, and the last one is 3"]
+)
+def test_unfit_flash_heads_are_refused(reason: str, tmp_path: Path):
+    path, head = tmp_path / "target.gguf", tmp_path / "head.gguf"
+    write(path, QWEN3)
+    fields = dict(DFLASH.fields)
+    if "mask" in reason:
+        del fields["tokenizer.ggml.mask_token_id"]
+    else:
+        fields["target_layers"] = [0, 4]
+    write(head, DFLASH._replace(fields=fields))
+    with closing(open_exact(path)) as target, pytest.raises(StartupError, match=reason) as raised:
+        DFlashHead(target, head)
+    assert "\n" not in raised.value.message
+
+
+def test_flash_head_of_another_kind_is_refused(tmp_path: Path):
+    path, head = tmp_path / "jamba.gguf", tmp_path / "head.gguf"
+    write(path, GRANITE_HYBRID)
+    write(head, DFLASH)
+    with (
+        closing(open_exact(path)) as target,
+        pytest.raises(StartupError, match="layers of architecture granite"),
+    ):
+        DFlashHead(target, head)

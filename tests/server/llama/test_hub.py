@@ -12,10 +12,11 @@ from drafters.drafter_settings import DrafterSettings
 from server.errors import StartupError
 from server.flags import read
 from server.lead.loading import prepared
-from server.llama.hub import Source, choose, fetch, heads, projector, source
+from server.llama.hub import KINDS, Source, choose, fetch, heads, projector, source
 from server.llama.model_settings import downloaded
 from server.settings import BUNDLED_DRAFT, LeadSettings
-from tests.model.kinds import QWEN35, QWEN35_BLOCK, Kind
+from tests.model.block_kinds import DFLASH, DSPARK
+from tests.model.kinds import QWEN3, QWEN35, QWEN35_BLOCK, Kind
 from tests.model.random_models import write
 from tests.server.llama.hugging_face import hugging_face
 
@@ -59,16 +60,10 @@ def test_heads_are_no_models(head: str, folder: str):
     assert choose(names, Source("a/b", file=names[0])) == [names[0]]
 
 
-def test_repositories_of_heads_alone_give_one():
-    names = ["eagle3-Model-Q8_0.gguf", "eagle3-Model-Q4_K_M.gguf", "imatrix.gguf"]
-    assert choose(names, Source("a/b")) == ["eagle3-Model-Q4_K_M.gguf"]
-
-
-@pytest.mark.parametrize("head", ["dflash", "dspark"])
-def test_unknown_heads_alone_are_none(head: str):
-    for quant in (None, "Q8_0"):
-        with pytest.raises(StartupError, match="a/b has no "):
-            choose([f"{head}-Model-Q8_0.gguf"], Source("a/b", quant=quant))
+@pytest.mark.parametrize("head", KINDS)
+def test_repositories_of_heads_alone_give_one(head: str):
+    names = [f"{head}-Model-Q8_0.gguf", f"{head}-Model-Q4_K_M.gguf", "imatrix.gguf"]
+    assert choose(names, Source("a/b")) == [f"{head}-Model-Q4_K_M.gguf"]
 
 
 @pytest.mark.parametrize(
@@ -178,16 +173,16 @@ def test_settings_accept_repositories_everywhere(use: Callable[[str], None]):
 
 
 BLOCK_ALONE = QWEN35_BLOCK._replace(layers=[*[{}] * len(QWEN35.layers), QWEN35_BLOCK.layers[-1]])
-DFLASH = "dflash-model.gguf (duo does not run this kind)"
+ENOUGH = "dflash-model.gguf (one is enough)"
 
 
 @pytest.mark.parametrize(
     ("model", "head", "flags", "said"),
     [
-        (QWEN35, BLOCK_ALONE, [], f"mtp-model-Q8_0.gguf, found beside the model; left out: {DFLASH}"),
+        (QWEN35, BLOCK_ALONE, [], f"mtp-model-Q8_0.gguf, found beside the model; left out: {ENOUGH}"),
         (QWEN35, BLOCK_ALONE, ["--mtp", "off"], "none; left out: mtp-model-Q8_0.gguf (--mtp off)"),
         (QWEN35, BLOCK_ALONE, ["--draft-max", "0"], "none; left out: mtp-model-Q8_0.gguf (--draft-max 0)"),
-        (QWEN35, BLOCK_ALONE, ["--mmproj", "m.gguf"], f"found beside the model; left out: {DFLASH}"),
+        (QWEN35, BLOCK_ALONE, ["--mmproj", "m.gguf"], f"found beside the model; left out: {ENOUGH}"),
         (QWEN35, QWEN35, [], "mtp-model-Q8_0.gguf (it is a model of its own)"),
         (QWEN35_BLOCK, BLOCK_ALONE, [], "mtp-model-Q8_0.gguf (the model's file has a prediction block)"),
     ],
@@ -214,8 +209,25 @@ def test_head_beside_its_model_drafts(
     assert settings.draft_mode == ("sync" if drafts else "auto")
     assert (settings.draft_model and settings.draft_model.name) == ("mtp-model-Q8_0.gguf" if drafts else None)
     assert said in caplog.text
-    assert DFLASH in caplog.text
-    assert "dflash-model.gguf" not in hub.downloads
+    assert "dflash-model.gguf (" in caplog.text
+    assert ("dflash-model.gguf" in hub.downloads) == (head is model), (
+        "it is tried if the other one is no head"
+    )
+
+
+@pytest.mark.parametrize("kind", [DFLASH, DSPARK], ids=["dflash", "dspark"])
+def test_flash_heads_beside_a_model_draft(
+    kind: Kind, use: Callable[[str], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO)
+    name = f"{'dspark' if kind is DSPARK else 'dflash'}-model.gguf"
+    write(tmp_path / "model.gguf", QWEN3)
+    write(tmp_path / name, kind)
+    with hugging_face({path.name: path.read_bytes() for path in tmp_path.glob("*.gguf")}) as hub:
+        use(hub.url)
+        settings = prepared(read(LeadSettings, ["-hf", "somebody/model"]))
+    assert (settings.draft_mode, settings.draft_model and settings.draft_model.name) == ("sync", name)
+    assert f"{name}, found beside the model" in caplog.text
 
 
 @pytest.mark.parametrize(
