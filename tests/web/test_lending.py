@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import sys
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +15,19 @@ from typing import Any
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
+from server.api.access import Access
+from server.api.lending import BrowserLender, Lending
+from server.api.middleware import Edge
 from server.errors import DuoError
+from server.lead.listening import ClientPolicy
 from server.llama.packaged import SMOLLM2, fetched
-from tests.http_lead import Lead
+from server.local.bundled import SMOLLM2_SMALL
+from tests.fake_backend import FakeBackend, FakeModel
+from tests.http_lead import Lead, serving
 from tests.process.duo import Duo, run, until
+from tests.server.lead.test_listening import self_signed
 
 pytestmark = [pytest.mark.browser, pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -119,6 +129,64 @@ def test_hidden_page_leaves_and_returns(duo: Duo, page: Page):
     expect(page.locator("#state")).to_have_text("drafting", timeout=JOINS_MS)
     assert asked.count(f"GET {duo.url}/lend/model") == 1, "the file is kept in the browser"
     assert asked.count(f"HEAD {duo.url}/lend/model") == 2
+
+
+# What a page has in Safari, and over HTTP from another machine
+NOT_ISOLATED = """
+    Object.defineProperty(self, "crossOriginIsolated", { value: false });
+    delete self.SharedArrayBuffer;
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("isolated", [True, False], ids=["isolated", "alone"])
+def test_threads_where_they_share_memory(isolated: bool, duo: Duo, page: Page):
+    page.add_init_script("Object.defineProperty(navigator, 'hardwareConcurrency', { value: 4 })")
+    loaded: list[str] = []
+    page.on("request", lambda request: loaded.append(request.url.rpartition("/")[2]))
+    if not isolated:
+        page.add_init_script(NOT_ISOLATED)
+    open_lending(duo, page)
+    assert page.evaluate("crossOriginIsolated") == isolated
+    build, n_threads = ("multi", "2") if isolated else ("single", "1")
+    expect(fact(page, "Threads")).to_have_text(n_threads)
+    assert f"wllama-{build}.wasm" in loaded
+    with streaming(duo) as reply:
+        next(filter(None, reply))
+        until(lambda: n_accepted(duo) > 8, JOINS_MS / 1e3, "no guess was accepted")
+
+
+DRAFTER = """
+import json, sys
+assert json.loads(sys.stdin.readline())["n_ctx"] == 4096
+for message in ({"drafter": "over-tls"}, {"id": 1, "keep": 0, "add": [504, 3575], "draft": 2}):
+    print(json.dumps(message), flush=True)
+said = [json.loads(sys.stdin.readline()) for _ in range(3)]
+open(sys.argv[1], "w").write(json.dumps(said))
+sys.stdin.read()
+"""
+
+
+def test_page_drafts_over_tls(browser: Browser, tmp_path: Path):
+    async def start(_: BrowserLender) -> Process:
+        command = (sys.executable, "-c", DRAFTER, str(tmp_path / "said"))
+        return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+
+    tls, _ = self_signed(tmp_path)
+    door = ClientPolicy(Edge(access=Access(("sk-anna",))), tls, 0)
+    lending = Lending(SMOLLM2_SMALL, start)
+    with serving(FakeBackend(FakeModel()), door=door, lending=lending) as lead:
+        context = browser.new_context(ignore_https_errors=True)
+        page = context.new_page()
+        page.goto(f"{lead.url}/lend#key=sk-anna")
+        expect(page.locator("#state")).to_have_text("drafting", timeout=JOINS_MS)
+        until((tmp_path / "said").exists, JOINS_MS / 1e3, "nothing was guessed")
+        assert page.evaluate("crossOriginIsolated")
+        context.close()
+        until(lambda: not lending.n_now, JOINS_MS / 1e3, "the browser did not leave")
+    *guesses, end = json.loads((tmp_path / "said").read_text())
+    assert [len(guess["said"]) for guess in guesses] == [1, 1]
+    assert end == {"id": 1, "end": False}
 
 
 def test_page_says_why_nobody_can_lend(page: Page, lead: Lead, problems: list[str]):

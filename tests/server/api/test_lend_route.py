@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import socket
+import ssl
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Generator, Iterator
@@ -23,9 +24,10 @@ from server.api.access import Access
 from server.api.lend_route import FULL, POLICY
 from server.api.lending import BrowserLender, Lending, named
 from server.api.middleware import Edge
-from server.lead.listening import MAX_SOCKET_MESSAGE, ClientPolicy
+from server.lead.listening import MAX_SOCKET_MESSAGE, ClientPolicy, Tls
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
+from tests.server.lead.test_listening import self_signed
 from tests.support import until
 
 ANNA, BERT = "sk-anna", "sk-bért"
@@ -56,11 +58,13 @@ class Scene:
 
 
 @contextmanager
-def lending(tmp_path: Path, script: str = ECHO, keys: tuple[str, ...] = ()) -> Generator[tuple[Lead, Scene]]:
+def lending(
+    tmp_path: Path, script: str = ECHO, keys: tuple[str, ...] = (), tls: Tls | None = None
+) -> Generator[tuple[Lead, Scene]]:
     model = tmp_path / "a draft.gguf"
     model.write_bytes(b"GGUF" + bytes(range(256)))
     scene = Scene(model, script)
-    door = ClientPolicy(Edge(access=Access(keys), local=not keys), None, 0)
+    door = ClientPolicy(Edge(access=Access(keys), local=not keys), tls, 0)
     with serving(FakeBackend(FakeModel()), door=door, lending=scene.lending) as lead:
         yield lead, scene
         scene.until_nobody_lends()
@@ -175,6 +179,25 @@ def test_only_keys_open_it(tmp_path: Path):
         salts = [caller.salt() for caller in Access((ANNA, BERT)).callers]
         assert [lender.salt for lender in scene.lenders] == salts
         assert len(set(salts)) == 2
+
+
+def test_all_of_it_goes_over_tls(tmp_path: Path):
+    tls, trusting = self_signed(tmp_path)
+    with lending(tmp_path, keys=(ANNA,), tls=tls) as (lead, scene):
+        with joined(lead, key=ANNA, ssl=trusting) as browser:
+            browser.send("one")
+            assert browser.recv() == "echo one"
+        with (
+            pytest.raises(ssl.SSLCertVerificationError),
+            joined(lead, key=ANNA, ssl=ssl.create_default_context()),
+        ):
+            pass
+        with httpx.Client(verify=trusting, headers={"x-api-key": ANNA}) as client:
+            assert client.get(f"{lead.url}/lend/model").content == scene.lending.model.read_bytes()
+            link = client.get(f"{lead.url}/lend/link", params={"origin": "https://desk.example"}).json()[
+                "url"
+            ]
+        assert link == "https://desk.example/lend"
 
 
 def test_foreign_pages_may_not_lend(echoing: tuple[Lead, Scene]):
