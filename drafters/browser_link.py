@@ -46,7 +46,7 @@ class BrowserError(ValueError):
 class BrowserLink:
     """A DraftEngine that asks the model in a browser, which holds one text at a time."""
 
-    name, takes_ids, n_at_once = "the browser", True, 1
+    name, takes_ids, n_at_once, cancel_s = "the browser", True, 1, 0.0
 
     def __init__(self, lines: BinaryIO, out: int, *, salt: str = "") -> None:
         """Wait for the browser's first message.

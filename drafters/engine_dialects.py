@@ -27,6 +27,8 @@ class Said(NamedTuple):
     text: str = ""  # text that it adds
     token: int | None = None  # its id, if the engine sends one
     confidence: float = UNTOLD  # its probability, given all pieces before
+    second: int | None = None  # id of the likeliest other token, if the engine sends one
+    second_confidence: float = 0.0  # probability of the second
     is_end: bool = False  # the reply ends here
     ends_text: bool = False  # the model ended the text; False: the length limit did
 
@@ -57,18 +59,15 @@ class LlamaServer:
     name, path, takes_ids = "llama-server", "/completion", True
 
     def body(self, prompt: str | Sequence[int], n_tokens: int, model: str) -> dict[str, Any]:
-        asked = {"prompt": prompt, "n_predict": n_tokens, "temperature": 0.0, "stream": True, "n_probs": 1}
+        asked = {"prompt": prompt, "n_predict": n_tokens, "temperature": 0.0, "stream": True, "n_probs": 2}
         return asked | {"cache_prompt": True, "return_tokens": True}
 
     def read(self, line: bytes) -> list[Said]:
         event = _event_data(line)
         if event is None:
             return []
-        probabilities = {
-            one.get("id"): one.get("logprob") for one in event.get("completion_probabilities") or ()
-        }
-        tokens = event.get("tokens") or ()
-        said = [Said("", int(token), _probability_of(probabilities.get(token))) for token in tokens]
+        told = {one.get("id"): one for one in event.get("completion_probabilities") or ()}
+        said = [_with_second(int(token), told.get(token) or {}) for token in event.get("tokens") or ()]
         if said:
             said[0] = said[0]._replace(text=str(event.get("content", "")))
         elif event.get("content"):
@@ -84,7 +83,7 @@ class LlamaServerText(LlamaServer):
     takes_ids = False
 
     def read(self, line: bytes) -> list[Said]:
-        return [one._replace(token=None) for one in super().read(line)]
+        return [one._replace(token=None, second=None) for one in super().read(line)]
 
 
 class Ollama:
@@ -138,6 +137,16 @@ class OpenAI:
         if choice.get("finish_reason"):
             said.append(Said(is_end=True, ends_text=choice["finish_reason"] == "stop"))
         return said
+
+
+def _with_second(token: int, told: dict[str, Any]) -> Said:
+    """Return a token with what llama-server says of its probability, and of the likeliest other token's."""
+    likeliest: list[dict[str, Any]] = told.get("top_logprobs") or []
+    other = next((one for one in likeliest if one.get("id") != token), dict[str, Any]())
+    second = int(other["id"]) if "id" in other else None
+    return Said(
+        "", token, _probability_of(told.get("logprob")), second, _probability_of(other.get("logprob"))
+    )
 
 
 def _event_data(line: bytes) -> dict[str, Any] | None:

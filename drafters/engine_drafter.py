@@ -11,17 +11,23 @@ from drafters.drafter import Drafter
 from drafters.engine_client import DraftEngine, EngineClient, Reply
 from drafters.engine_dialects import UNTOLD, Dialect, LlamaServer, LlamaServerText, Ollama, OpenAI
 from drafters.retokenising import Piece, retokenised, text_of
+from server.drafting.branch import Branch
 from server.drafting.draft_session import DraftSession
 from server.drafting.expansion import PATH_MIN, TD_WEIGHT
-from server.estimators import Smoothed
+from server.estimators import Median, Smoothed
 from server.llama.backend import Vocabulary
 from server.sampling.draft_token import DraftGuess
 
 logger = logging.getLogger("duo.drafter")
 
-# Tokens per request, as a multiple of the longest path that the lead takes: a right reply continues without
-# another request. Half: pauses are twice as frequent; twice: no gain, since wrong replies are cancelled.
+# Maximum tokens per request, as a multiple of the longest path that the lead takes: a right reply continues
+# without another request. Half: pauses are twice as frequent; twice: no gain, wrong replies are cancelled.
 PATHS = 4
+# Seconds of tokens per request, by the seconds until its first token, if cancelling takes long. Half:
+# requests take a third of the time instead of a fifth; twice: wrong texts continue for twice as long
+BURST = 4
+LEAST = 4  # minimum tokens per request. Half: a request for two tokens; twice: eight tokens of a wrong text
+LATEST = 9  # requests whose times to the first token count: the median ignores a prompt's first request
 RETRY_S = 0.5  # seconds of the first pause, doubled after each failure. Half: two more requests in vain
 MAX_RETRY_S = 30.0  # seconds of the longest pause. Twice: an engine that is back is unused for a minute
 
@@ -41,7 +47,9 @@ class _Asked:
     n_opened: int  # number of the session's Open messages at the request
     n_committed: int  # number of its committed tokens at the request
     path: list[int]  # guesses after these tokens at the request
+    n_tokens: int  # number of tokens requested
     seen: tuple[int, int] = 0, 0  # numbers of reply pieces and committed tokens when the path last grew
+    branch: Branch | None = None  # branch that the reply continues; None: the path
 
     @property
     def start(self) -> int:
@@ -56,10 +64,12 @@ class EngineDrafter(Drafter):
         self._engine = engine
         self._vocab = vocab
         self._asked: dict[int, _Asked] = {}  # by session
+        self._beside: dict[int, _Asked] = {}  # the same for its likeliest branch, which may become the path
         self._wake: Callable[[], None] = lambda: None
         self._rests = False  # after a failure
         self._n_failures = 0  # consecutive failures
         self.td = Smoothed(TD_WEIGHT)
+        self._first_s = Median(LATEST)  # from requests to their first tokens
         self.n_requests = 0
 
     def watch(self, has_messages: Callable[[], bool], wake: Callable[[], None]) -> None:
@@ -75,12 +85,14 @@ class EngineDrafter(Drafter):
 
     def wants(self, session: DraftSession) -> bool:
         """Return True if advance() has work: the engine has sent data, has failed, or must be asked."""
-        if session.lost or session.n_ahead >= session.max_ahead:
+        if session.lost:
             return False
-        asked = self._asked.get(session.id)
-        if asked is None or not self._is_current(asked, session):
+        asked, beside = self._asked.get(session.id), self._beside.get(session.id)
+        has_room = session.n_ahead < session.max_ahead
+        if has_room and (asked is None or not self._is_current(asked, session)):
             return not self._rests
-        return bool(asked.reply.error) or asked.seen != (len(asked.reply.said), session.n_committed)
+        both = (asked if has_room else None, beside)
+        return any(one.reply.error or one.seen != _seen(one, session) for one in both if one)
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
         """Add the guesses that the engine has sent to the sessions' paths, without waiting.
@@ -90,13 +102,14 @@ class EngineDrafter(Drafter):
         """
         grown: list[DraftSession] = []
         for session in sessions:
-            asked = self._asked.get(session.id)
-            if asked is None or not self._is_current(asked, session):
+            asked = self._current_request(session)
+            if asked is None:
                 self._ask_engine(session)
             elif asked.reply.error:
                 self._pause_engine(session, asked.reply.error)
             else:
                 grown += [session] * self._lengthen_path(session, asked)
+                grown += [session] * self._lengthen_branch(session)
         return grown
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
@@ -104,16 +117,60 @@ class EngineDrafter(Drafter):
 
     def _lengthen_path(self, session: DraftSession, asked: _Asked) -> int:
         """Add the tokens of the engine's reply that the path lacks; return the number of guesses added."""
-        asked.seen = len(asked.reply.said), session.n_committed
+        asked.seen = _seen(asked, session)
         if not asked.reply.said:
             return 0
         self._n_failures = 0
         if asked.reply.token_s:
             self.td.observe(asked.reply.token_s)
+            self._first_s.observe(asked.reply.first_s - asked.reply.asked_s)
         guesses = self._guesses_of(asked.reply)
         n_before = asked.start - session.n_committed  # guesses of the path that the request contained
         told = session.path.guesses[:n_before] if n_before > 0 else []
-        return session.lengthen([*told, *guesses[max(0, -n_before) :]], PATH_MIN)
+        n_added = session.lengthen([*told, *guesses[max(0, -n_before) :]], PATH_MIN)
+        _add_seconds(session, n_added)
+        return n_added
+
+    def _current_request(self, session: DraftSession) -> _Asked | None:
+        """Return the request whose reply continues the session's text, if there is one.
+
+        If the lead went on with the branch that was asked for, that request continues the path.
+        """
+        asked, beside = self._asked.get(session.id), self._beside.get(session.id)
+        if asked and self._is_current(asked, session):
+            return asked
+        if beside is None or beside.reply.error or not self._is_current(beside, session):
+            return None
+        del self._beside[session.id]
+        self._forget_request(session)
+        self._asked[session.id], beside.branch, beside.seen = beside, None, (0, 0)
+        return beside
+
+    def _lengthen_branch(self, session: DraftSession) -> int:
+        """Ask for what follows the likeliest branch, or add what the engine has said to that branch.
+
+        So a second choice that the lead takes is followed by guesses. Return the number of guesses added.
+        """
+        beside = self._beside.get(session.id)
+        if beside and (beside.reply.error or beside.branch not in session.branches):
+            self._leave(self._beside.pop(session.id))
+            beside = None
+        if beside is None:
+            branch = max(session.branches, key=session.score_of, default=None)
+            if branch and len(self._asked) + len(self._beside) < self._engine.n_at_once:
+                self._ask_beside(session, branch)
+            return 0
+        beside.seen = _seen(beside, session)
+        branch = beside.branch
+        assert branch is not None, "it is one of the session's"
+        n_before = len(branch.guesses)
+        n_told = beside.start - branch.fork  # of these, that the engine was told
+        for guess in self._guesses_of(beside.reply)[n_before - n_told :]:
+            full = branch.end >= session.n_committed + session.max_ahead
+            if full or session.score_of(branch) * guess.confidence < PATH_MIN:
+                break
+            branch.add(guess)
+        return len(branch.guesses) - n_before
 
     def _is_current(self, asked: _Asked, session: DraftSession) -> bool:
         """Return True if the reply continues the session's text and may still give guesses."""
@@ -141,7 +198,8 @@ class EngineDrafter(Drafter):
                 continue
             if not 0 <= one.token < self._vocab.size:  # the lead's vocabulary lacks this token
                 return guesses
-            guesses.append(DraftGuess(one.token, one.confidence))
+            second = one.second if 0 <= (one.second or 0) < self._vocab.size else None
+            guesses.append(DraftGuess(one.token, one.confidence, second, one.second_confidence))
         if end is not None and self._vocab.eos is not None:
             guesses.append(DraftGuess(self._vocab.eos, end))
         return guesses
@@ -152,10 +210,33 @@ class EngineDrafter(Drafter):
         if not prompt:
             return
         self.n_requests += 1
-        n_tokens = PATHS * session.max_ahead
+        n, n_tokens = session.n_committed, self._n_wanted(PATHS * session.max_ahead)
         reply = self._engine.ask(prompt, n_tokens, salt=session.salt, ready=self._wake)
-        n = session.n_committed
-        self._asked[session.id] = _Asked(reply, session.n_opened, n, session.tokens[n:], (0, n))
+        self._asked[session.id] = _Asked(reply, session.n_opened, n, session.tokens[n:], n_tokens, (0, n))
+
+    def _ask_beside(self, session: DraftSession, branch: Branch) -> None:
+        tokens = [*session.tokens[: branch.fork], *branch.tokens]
+        if not (prompt := self._engine_prompt(tokens)):
+            return
+        self.n_requests += 1
+        n, n_tokens = session.n_committed, self._n_wanted(session.max_ahead)
+        reply = self._engine.ask(prompt, n_tokens, salt=session.salt, ready=self._wake)
+        self._beside[session.id] = _Asked(reply, session.n_opened, n, tokens[n:], n_tokens, (0, n), branch)
+
+    def _n_wanted(self, most: int) -> int:
+        """Return how many tokens to ask for at once, at most `most`.
+
+        If a wrong reply is better left to its end than cancelled, a short one is asked for.
+        """
+        if not self._engine.cancel_s or not self.td.value:
+            return most
+        return min(most, max(LEAST, round(BURST * self._first_s.value / self.td.value)))
+
+    def _leave(self, asked: _Asked) -> None:
+        """Cancel a request, unless it ends as soon by itself, which keeps its connection."""
+        left_s = (asked.n_tokens - len(asked.reply.said)) * self.td.value
+        if left_s > self._engine.cancel_s or not self.td.value:
+            asked.reply.cancel()
 
     def _engine_prompt(self, tokens: Sequence[int]) -> str | list[int]:
         """Return the prompt for the engine, without a first token that the engine adds itself."""
@@ -181,8 +262,29 @@ class EngineDrafter(Drafter):
         self._wake()
 
     def _forget_request(self, session: DraftSession) -> None:
-        if asked := self._asked.pop(session.id, None):
-            asked.reply.cancel()
+        for requests in (self._asked, self._beside):
+            if asked := requests.pop(session.id, None):
+                self._leave(asked)
+
+
+def _seen(asked: _Asked, session: DraftSession) -> tuple[int, int]:
+    return len(asked.reply.said), session.n_committed
+
+
+def slots_of(client: EngineClient) -> int:
+    """Return the number of requests that the engine answers at once, if it says so. Raises EngineError."""
+    props = client.fetch("GET", "/props")
+    found: object = cast(dict[str, Any], props).get("total_slots") if isinstance(props, dict) else None
+    return found if isinstance(found, int) else 1
+
+
+def _add_seconds(session: DraftSession, n_added: int) -> None:
+    """Add the second choices at the last n_added places of the session's path as branches."""
+    path = session.path
+    for i in range(len(path.guesses) - n_added, len(path.guesses)):
+        for token, confidence in path.guesses[i].others:
+            if path.scores[i] * confidence >= PATH_MIN:
+                session.branch(path.fork + i, DraftGuess(token, confidence))
 
 
 def dialect_of(client: EngineClient, vocab: Vocabulary) -> Dialect:

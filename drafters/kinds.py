@@ -14,7 +14,7 @@ from drafters.drafter import Drafter
 from drafters.drafter_settings import DrafterSettings
 from drafters.engine_client import EngineClient, HttpEngine
 from drafters.engine_dialects import EngineError
-from drafters.engine_drafter import EngineDrafter, dialect_of
+from drafters.engine_drafter import EngineDrafter, dialect_of, slots_of
 from drafters.head_drafter import HeadDrafter, open_head
 from drafters.lookup_drafter import LookupDrafter
 from drafters.replay import replay_drafter
@@ -119,12 +119,12 @@ def _engine_kind(settings: DrafterSettings, stack: ExitStack) -> Kind:
         closing(EngineClient(settings.url, key=settings.engine_key, model=settings.engine_model))
     )
     try:
-        dialect = dialect_of(client, vocab)
+        engine = HttpEngine(client, dialect := dialect_of(client, vocab), slots_of(client))
     except EngineError as error:
         raise StartupError(f"--url: {error}") from error
     name = f"{settings.engine_model or dialect.name} at {client.url}"
     capacity = settings.capacity or MODEL_CAPACITY
-    return Kind(EngineDrafter(HttpEngine(client, dialect), vocab), name, vocabulary_card(vocab), capacity)
+    return Kind(EngineDrafter(engine, vocab), name, vocabulary_card(vocab), capacity)
 
 
 def _browser_kind(settings: DrafterSettings, stack: ExitStack) -> Kind:

@@ -140,6 +140,7 @@ class VirtualEngine:
     name: str = "the engine"
     takes_ids: bool = True
     n_at_once: int = 2
+    cancel_s: float = 0.02
 
     def refusal(self, n_tokens: int, salt: str) -> str | None:
         return None
@@ -303,6 +304,7 @@ class _Read:
     name: str = "the browser"
     takes_ids: bool = True
     n_at_once: int = 1
+    cancel_s: float = 0.0
     refusal: Any = field(init=False)
     after: Any = field(init=False)
 

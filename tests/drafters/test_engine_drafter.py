@@ -10,7 +10,7 @@ import pytest
 
 from drafters.engine_client import EngineClient, HttpEngine
 from drafters.engine_dialects import EngineError, LlamaServer, LlamaServerText, Ollama, OpenAI
-from drafters.engine_drafter import PATHS, EngineDrafter, dialect_of
+from drafters.engine_drafter import PATHS, EngineDrafter, dialect_of, slots_of
 from server.speculation.wire.messages import Close
 from tests.drafters.scene import PROMPT, Scene, commit, open_
 from tests.drafters.toy_engine import Answer, ToyEngine, always, completion, tokenize
@@ -31,12 +31,12 @@ def hung_up(body: dict[str, Any]) -> None:
 
 
 @contextmanager
-def scene_of(**answers: Answer) -> Generator[tuple[Scene, ToyEngine]]:
+def scene_of(n_at_once: int = 1, **answers: Answer) -> Generator[tuple[Scene, ToyEngine]]:
     """Yield a lead, a drafter and an engine in llama-server's dialect."""
     engine = ToyEngine(tokenize=tokenize, **answers)
     client = EngineClient(engine.url)
     try:
-        drafter = EngineDrafter(HttpEngine(client, dialect_of(client, VOCAB)), VOCAB)
+        drafter = EngineDrafter(HttpEngine(client, dialect_of(client, VOCAB), n_at_once), VOCAB)
         yield Scene(drafter=drafter), engine
     finally:
         client.close()
@@ -91,6 +91,62 @@ def test_a_wrong_guess_asks_again():
         assert engine.requests[-1]["prompt"] == [*PROMPT, *b"other"]
 
 
+def test_second_choices_are_branches():
+    with scene_of(completion=always(*completion(b"xyz" * 8, seconds=b"ab\xff" * 8))) as (scene, engine):
+        scene.send(open_(max_ahead=3))
+        turn_until(scene, lambda: has_guessed(scene, b"ab\xff"))
+        assert has_guessed(scene, b"xyz")
+        assert len(engine.requests) == 1, "this engine answers one request at a time"
+
+
+def forked(body: dict[str, Any]) -> list[bytes]:
+    """Return a text of which the first choice is wrong, and where the second leads."""
+    text = bytes(body["prompt"][len(PROMPT) :])
+    return completion(b"bcdefgh", "eos") if text == b"a" else completion(b"xyz" * 8, seconds=b"a")
+
+
+def has_guessed(scene: Scene, text: bytes, first: int = 0) -> bool:
+    """Return True if the lead was told this text from the first-th token after the prompt on."""
+    told = {
+        (one.base + i - len(PROMPT), token)
+        for one in scene.lead.drafts()
+        for i, token in enumerate(one.tokens)
+    }
+    return told >= set(enumerate(text, start=first))
+
+
+def test_taken_second_choice_has_guesses_already():
+    with scene_of(2, completion=forked) as (scene, engine):
+        scene.send(open_(max_ahead=5))
+        turn_until(scene, lambda: has_guessed(scene, b"abcde"))
+        assert sorted(len(request["prompt"]) - len(PROMPT) for request in engine.requests) == [0, 1]
+        scene.send(commit(*b"ab"))
+        turn_until(scene, lambda: has_guessed(scene, b"fg", 5))
+        assert len(engine.requests) == 2, "the reply beside the path continues it"
+
+
+def test_request_beside_ends_with_its_branch():
+    with scene_of(2, completion=forked) as (scene, engine):
+        scene.send(open_(max_ahead=5))
+        turn_until(scene, lambda: has_guessed(scene, b"abcde"))
+        scene.send(commit(*b"x"))
+        turn_until(scene, lambda: len(engine.requests) == 2)
+        scene.send(commit(*b"xother"))
+        turn_until(scene, lambda: len(engine.requests) > 2)
+        assert bytes(engine.requests[2]["prompt"][len(PROMPT) :]) == b"xother"
+
+
+def test_slots_are_the_engines():
+    for slots, n in ((b'{"total_slots": 4}', 4), (b"{}", 1), (b'{"total_slots": "many"}', 1)):
+        engine = ToyEngine(tokenize=tokenize, props=always(slots))
+        client = EngineClient(engine.url)
+        try:
+            assert slots_of(client) == n
+        finally:
+            client.close()
+            engine.close()
+
+
 def test_an_end_of_text_is_a_guess():
     with scene_of(completion=always(*completion(b".", "eos"))) as (scene, engine):
         scene.send(open_())
@@ -114,8 +170,9 @@ def test_salts_go_to_the_engine():
         always(*completion(b"")),
         always(*completion(b"ab")[:2]),
         always(b"x" * (1 << 17)),
+        always(b'data: {"tokens":["x"],"completion_probabilities":[7]}\n\n'),
     ],
-    ids=["hangs-up", "says-html", "says-nothing", "breaks-off", "endless-line"],
+    ids=["hangs-up", "says-html", "says-nothing", "breaks-off", "endless-line", "says-odd-types"],
 )
 def test_a_failing_engine_is_left_alone(answer: Answer, caplog: pytest.LogCaptureFixture):
     with scene_of(completion=answer) as (scene, engine):

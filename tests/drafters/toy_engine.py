@@ -79,16 +79,22 @@ def always(*lines: bytes) -> Answer:
     return lambda body: list(lines)
 
 
-def completion(text: bytes, stop_type: str = "limit") -> list[bytes]:
-    """Return llama-server's /completion, one token a byte."""
+def completion(text: bytes, stop_type: str = "limit", seconds: bytes = b"") -> list[bytes]:
+    """Return llama-server's /completion, one token a byte; seconds: the likeliest other ones."""
     events: list[dict[str, Any]] = [
         {
             "content": chr(token),
             "tokens": [token],
             "stop": False,
-            "completion_probabilities": [{"id": token, "logprob": -0.1}],
+            "completion_probabilities": [
+                {
+                    "id": token,
+                    "logprob": -0.1,
+                    "top_logprobs": [{"id": one, "logprob": -0.5} for one in (token, *second)],
+                }
+            ],
         }
-        for token in text
+        for token, second in ((token, seconds[i : i + 1]) for i, token in enumerate(text))
     ]
     last: dict[str, Any] = {"content": "", "tokens": [], "stop": True, "stop_type": stop_type}
     return [b"data: %s\n\n" % json.dumps(event).encode() for event in [*events, last]]
