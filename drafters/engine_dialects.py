@@ -83,7 +83,7 @@ class LlamaServerText(LlamaServer):
     takes_ids = False
 
     def read(self, line: bytes) -> list[Said]:
-        return [one._replace(token=None, second=None) for one in super().read(line)]
+        return [one._replace(token=None, second=None, second_confidence=0.0) for one in super().read(line)]
 
 
 class Ollama:
@@ -141,12 +141,12 @@ class OpenAI:
 
 def _with_second(token: int, told: dict[str, Any]) -> Said:
     """Return a token with what llama-server says of its probability, and of the likeliest other token's."""
+    said = Said("", token, _probability_of(told.get("logprob")))
     likeliest: list[dict[str, Any]] = told.get("top_logprobs") or []
-    other = next((one for one in likeliest if one.get("id") != token), dict[str, Any]())
-    second = int(other["id"]) if "id" in other else None
-    return Said(
-        "", token, _probability_of(told.get("logprob")), second, _probability_of(other.get("logprob"))
-    )
+    other = next((one for one in likeliest if one.get("id") != token), None)
+    if other is None or "id" not in other:
+        return said
+    return said._replace(second=int(other["id"]), second_confidence=_probability_of(other.get("logprob")))
 
 
 def _event_data(line: bytes) -> dict[str, Any] | None:

@@ -18,6 +18,15 @@ def test_llama_server_tells_ids_and_probabilities():
     assert LlamaServerText().read(line) == [Said(" a", None, math.exp(-1.5))]
 
 
+def test_llama_server_tells_second_choices():
+    line = (
+        b'data: {"content":" a","tokens":[253],"stop":false,"completion_probabilities":[{"id":253,'
+        b'"logprob":-0.5,"top_logprobs":[{"id":253,"logprob":-0.5},{"id":9,"logprob":-1.5}]}]}'
+    )
+    assert LlamaServer().read(line) == [Said(" a", 253, math.exp(-0.5), 9, math.exp(-1.5))]
+    assert LlamaServerText().read(line) == [Said(" a", None, math.exp(-0.5))], "ids mean nothing there"
+
+
 @pytest.mark.parametrize(("stop_type", "ends_text"), [("eos", True), ("limit", False), ("word", False)])
 def test_llama_server_ends(stop_type: str, ends_text: bool):
     line = b'data: {"content":"","tokens":[],"stop":true,"stop_type":"%s"}' % stop_type.encode()
