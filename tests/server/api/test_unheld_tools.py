@@ -55,7 +55,7 @@ def test_others_hold_beside_unholdable_tool(
     assert allows(request, call % ("loose", '{"x": ["a", "a"]}'))
     assert not allows(request, call % ("loose", '{"x": ["a", "a", "a"]}'))
     assert not allows(request, call % ("loose", '{"x": "a"}'))
-    assert f"calls of the tool loose to properties.x.{next(iter(keyword))} of" in caplog.text
+    assert f"calls of the tool loose: properties.x.{next(iter(keyword))} of" in caplog.text
 
 
 def test_a_required_call_needs_no_form():
