@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,6 @@ from server.engine.proposer import Proposer
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.errors import InvalidRequestError, StartupError
-from server.lead.seeing import load_found_pictures
 from server.llama.backend import PICTURE_IDS, Batch, Embeddings, Logits, ReadsRows
 from server.llama.library import physical_rows
 from server.llama.llamacpp import LlamaBackend
@@ -37,7 +36,6 @@ from server.pictures.sounds import MIN_SECONDS, Sound
 from server.pictures.vocabulary import PictureVocabulary
 from server.pictures.with_pictures import WithPictures
 from server.sampling.logprobs import TokenLogprobs
-from server.settings import LeadSettings
 from tests.checks import check_engine
 from tests.model.conftest import open_exact
 from tests.model.duet import Duet, counts
@@ -376,16 +374,6 @@ def test_unusable_projectors_are_refused(scene: Scene, tmp_path: Path):
             open_projector(path, scene.target, most_rows=15)
 
 
-def test_unusable_found_projectors_are_left_out(scene: Scene, caplog: pytest.LogCaptureFixture):
-    named = LeadSettings.model_validate({"mmproj": scene.target.options.model_path, "mmproj_auto": False})
-    with ExitStack() as stack, pytest.raises(StartupError, match="is it for this model"):
-        load_found_pictures(stack, named, scene.target)
-    found = named.model_copy(update={"mmproj_auto": True})
-    with ExitStack() as stack:
-        assert load_found_pictures(stack, found, scene.target) is None
-    assert "is it for this model" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("model", "projector", "n_streams"),
     [("lfm2", "llava", 0), ("gemma4", "gemma3", 0), ("gemma3", "gemma3", 4)],
@@ -399,11 +387,3 @@ def test_other_kinds_see_pictures(mtmd: Any, tmp_path: Path, model: str, project
         pictures = Pictures(encoder)
         target.vocab = PictureVocabulary(target.vocab, pictures)
         check_next_turns(Scene(target, target, encoder, pictures))
-
-
-def test_missing_tokens_are_refused(mtmd: Any, tmp_path: Path):
-    model, path = tmp_path / "model.gguf", tmp_path / "projector.gguf"
-    write(model, QWEN3)
-    write_projector(path, PROJECTORS["idefics3"])
-    with closing(open_exact(model)) as target, pytest.raises(StartupError, match="lacks tokens"):
-        open_projector(path, target)
