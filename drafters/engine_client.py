@@ -16,7 +16,7 @@ CONNECT_S = 5.0  # seconds to connect. Half: fails for slow engines; twice: a mi
 ENGINE_SILENT_S = 120.0  # seconds without data that fail a request: prefill takes less. Twice: 4 min
 # Seconds until an engine notices a closed connection: llama-server took 15 to 35 ms. Half: connections are
 # closed and opened more often; twice: the engine continues wrong texts for 20 ms more
-CANCEL_S = 0.02
+ENGINE_CANCEL_S = 0.02
 MAX_LINE = 1 << 16  # bytes of one line of an answer: some 100 times the longest. Bounds memory
 
 
@@ -177,7 +177,7 @@ class HttpEngine:
     """A DraftEngine over HTTP: a client, and the dialect of its requests."""
 
     def __init__(self, client: EngineClient, dialect: Dialect, n_at_once: int = 1) -> None:
-        self.n_at_once, self.cancel_s = n_at_once, CANCEL_S
+        self.n_at_once, self.cancel_s = n_at_once, ENGINE_CANCEL_S
         self.name = f"the engine at {client.url}"
         self.takes_ids = dialect.takes_ids
         self.after = client.after

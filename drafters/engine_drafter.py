@@ -26,8 +26,12 @@ PATHS = 4
 # Seconds of tokens per request, by the seconds until its first token, if cancelling takes long. Half:
 # requests take a third of the time instead of a fifth; twice: wrong texts continue for twice as long
 BURST = 4
-LEAST = 4  # minimum tokens per request. Half: a request for two tokens; twice: eight tokens of a wrong text
-LATEST = 9  # requests whose times to the first token count: the median ignores a prompt's first request
+MIN_BURST = (
+    4  # minimum tokens per request. Half: a request for two tokens; twice: eight tokens of a wrong text
+)
+LATEST_REPLIES = (
+    9  # requests whose times to the first token count: the median ignores a prompt's first request
+)
 RETRY_S = 0.5  # seconds of the first pause, doubled after each failure. Half: two more requests in vain
 MAX_RETRY_S = 30.0  # seconds of the longest pause. Twice: an engine that is back is unused for a minute
 
@@ -69,7 +73,7 @@ class EngineDrafter(Drafter):
         self._rests = False  # after a failure
         self._n_failures = 0  # consecutive failures
         self.td = Smoothed(TD_WEIGHT)
-        self._first_s = Median(LATEST)  # from requests to their first tokens
+        self._first_s = Median(LATEST_REPLIES)  # from requests to their first tokens
         self.n_requests = 0
 
     def watch(self, has_messages: Callable[[], bool], wake: Callable[[], None]) -> None:
@@ -230,7 +234,7 @@ class EngineDrafter(Drafter):
         """
         if not self._engine.cancel_s or not self.td.value:
             return most
-        return min(most, max(LEAST, round(BURST * self._first_s.value / self.td.value)))
+        return min(most, max(MIN_BURST, round(BURST * self._first_s.value / self.td.value)))
 
     def _leave(self, asked: _Asked) -> None:
         """Cancel a request, unless it ends as soon by itself, which keeps its connection."""
