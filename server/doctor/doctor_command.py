@@ -123,7 +123,7 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
             text = [reply for reply, _ in judged]
             findings.read_s = median(seconds for _, seconds in judged)
     if findings.obstacle is None:
-        if placement.beside:
+        if not placement.sync or machine.has_few_cores:
             console.print("Both at once …")
             try:
                 _measure_beside(findings, settings, machine, placement, draft)
@@ -164,10 +164,8 @@ def _forecast_for(findings: Findings, text: Text, placement: Placement, settings
     if findings.beside_s and findings.guess_beside_s:
         here = Device(findings.guess_beside_s, (findings.redis_s or 0.0) / 2)
         rates[BESIDE] = n / beside(text, _with_python(findings.beside_s), here)
-    ways = [
-        way for way, used in ((INSIDE, placement.sync), (BESIDE, placement.beside)) if used and way in rates
-    ]
-    findings.chosen = max(ways, key=rates.__getitem__) if settings.drafters and ways else NOBODY
+    way = INSIDE if placement.sync else BESIDE
+    findings.chosen = way if settings.drafters and way in rates else NOBODY
     speeds = [settings.guess_ms / 1e3] if settings.guess_ms else [seconds[1] / speed for speed in SPEEDS]
     for guess_s in speeds:
         device = Device(guess_s, settings.latency_ms / 1e3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -21,10 +20,6 @@ logger = logging.getLogger("duo.lead")
 NOBODY = "192.0.2.1", 9  # address and port that no machine has (RFC 5737)
 
 
-def nothing() -> None:
-    """Do nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where a lead serves, and who drafts for it."""
@@ -38,7 +33,6 @@ class Site:
     join_elsewhere: str | None = None  # that command for other machines; has a password: printed, not logged
     reach: str = ""  # which machines can use the printed join command
     remark: str | None = None  # text that says who drafts here, and why
-    once_idle: Callable[[], None] = nothing  # called in an idle moment (idle_measuring.py)
 
 
 def announce(site: Site, policy: ClientPolicy) -> None:

@@ -103,7 +103,7 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
             profile=settings.profile,
         )
         proposer.overlap(partial(engine.hand_over, guessing=True))
-        measuring = _idle_work(settings, site, backend, loading.attention, engine, proposer.ledger.times)
+        measuring = _idle_work(settings, backend, loading.attention, engine, proposer.ledger.times)
         stack.callback(measuring.close)
         engine.command(lambda _: warm_up(model, models.inline))
         announce(site, policy)
@@ -252,13 +252,12 @@ def _n_timed(settings: LeadSettings, backend: LlamaBackend) -> int:
 
 def _idle_work(
     settings: LeadSettings,
-    site: Site,
     backend: LlamaBackend,
     attention: AttentionChoice,
     engine: EngineThread,
     known: StepTimes,
 ) -> IdleMeasuring:
-    """Return the work for idle times: measuring on a CPU, the site's `once_idle`, and preparing grammars.
+    """Return the work for idle times: measuring on a CPU, and preparing grammars.
 
     On a GPU, everything was measured before the start.
     """
@@ -272,7 +271,7 @@ def _idle_work(
         attention.measure_again(backend.model, backend.options, make)
 
     measurements = [time_steps] * bool(n_timed) + [time_attention] * attention.was_asked
-    rest = site.once_idle, lambda: prepare(backend.vocab)
+    rest = [lambda: prepare(backend.vocab)]
     return IdleMeasuring(engine, [] if backend.overlaps else measurements, rest)
 
 

@@ -36,18 +36,17 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where target and drafts are computed. With both `sync` and `beside`, the lead measures which pays."""
+    """Where target and drafts are computed."""
 
-    sync: bool  # a draft model runs in the target's process, between its steps
+    sync: bool  # a draft model runs in the target's process, between its steps; no drafter process runs here
     gpu_layers: int | None  # of the draft model; None: as many as the target's
     threads: int  # CPU threads of each drafter
     target_gpu: int | None = None  # the only GPU of the target; None: as the settings say
     draft_gpus: tuple[int, ...] = ()  # the other GPUs, for drafters
-    beside: bool = True  # drafter processes run here
     target_threads: int | None = None  # CPU threads of the target; None: one for every core
 
 
-NO_DRAFTS = Placement(sync=False, gpu_layers=None, threads=1, beside=False)
+NO_DRAFTS = Placement(sync=False, gpu_layers=None, threads=1)
 """The placement without a draft model: the target has the whole machine."""
 
 
@@ -65,15 +64,12 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
     sync, gpu_layers = settings.draft_mode == "sync", settings.gpu_layers_draft
     if shared and not sync and gpu_layers is None and SMALL * draft_bytes < target_bytes:
         gpu_layers = 0
-    beside = not sync
     if settings.draft_mode == "auto" and settings.drafters:
-        few = machine.has_few_cores and not settings.rpc
-        sync = gpu_layers != 0 if shared else few
-        beside = few or not sync
+        sync = gpu_layers != 0 if shared else machine.has_few_cores and not settings.rpc
     leaves_cores = on_gpu and settings.gpu_layers < 0 and not settings.weights.places
     idle = machine.n_cores // (2 * max(1, settings.drafters)) if leaves_cores else 1
     threads = settings.draft_threads or max(1, min(MOST_THREADS, idle))
-    on_cores = beside and not sync and not machine.gpus and not settings.rpc
+    on_cores = not sync and not machine.gpus and not settings.rpc
     if on_cores and settings.drafters and machine.n_cores >= SPLIT_CORES:
         small = SMALL * draft_bytes < target_bytes
         share = 1 if small else max(1, machine.n_cores // (CORES_PER_DRAFT_THREAD * settings.drafters))
@@ -83,7 +79,7 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
     async_on_gpu = settings.gpu_layers < 0 and gpu_layers != 0 and settings.drafters > 0 and not sync
     if free and async_on_gpu and _leaves_open(settings):
         return Placement(sync, gpu_layers, threads, *_separate_gpus(machine.gpus, target_bytes, draft_bytes))
-    return Placement(sync, gpu_layers, threads, beside=beside)
+    return Placement(sync, gpu_layers, threads)
 
 
 def _leaves_open(settings: UpSettings) -> bool:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -48,13 +46,10 @@ def up(settings: UpSettings) -> int:
         url, elsewhere = _open_redis(stack, settings)
         placement = _place_models(settings, machine, draft)
         _check_can_draft(settings, placement, draft)
-        n_drafters = settings.drafters if draft and placement.beside and settings.verify == "exact" else 0
-        children = [
-            partial(_start_drafter, settings, placement, draft, url, i) for i in range(n_drafters) if draft
-        ]
-        start = partial(_start, stack, children)
-        if not placement.sync:
-            start()
+        n_drafters = settings.drafters if draft and not placement.sync else 0
+        for i in range(n_drafters):
+            assert draft is not None
+            stack.enter_context(closing(_start_drafter(settings, placement, draft, url, i)))
         if (gpu := placement.target_gpu) is not None:
             settings = settings.model_copy(update={"split_mode": "none", "main_gpu": gpu})
         n_threads = settings.threads or placement.target_threads or machine.n_cores
@@ -62,17 +57,9 @@ def up(settings: UpSettings) -> int:
         site = Site(listener, url, n_threads, inside, for_browsers(settings, draft))
         if draft is None:
             site = replace(site, remark=_remark_without(settings))
-        elif placement.sync and placement.beside:
-            site = replace(site, remark=_remark_on_cores(settings, machine, n_drafters, elsewhere))
-        if placement.sync:  # the lead drafts until then, and its first reply has all cores
-            site = replace(site, once_idle=start)
+        elif placement.sync and settings.draft_mode == "auto" and machine.has_few_cores:
+            site = replace(site, remark=_remark_on_cores(settings, machine, elsewhere))
         return run_lead(settings, _site_with_joins(settings, site, draft, url, elsewhere))
-
-
-def _start(stack: ExitStack, children: Iterable[Callable[[], Child]]) -> None:
-    """Start the children, and have the stack end them."""
-    for child in children:
-        stack.enter_context(closing(child()))
 
 
 def _with_threads(settings: UpSettings) -> UpSettings:
@@ -110,13 +97,11 @@ def _remark_without(settings: UpSettings) -> str:
     return f"{who}; --draft-model FILE adds a draft model of the same family"
 
 
-def _remark_on_cores(settings: UpSettings, machine: Machine, n_drafters: int, elsewhere: str | None) -> str:
+def _remark_on_cores(settings: UpSettings, machine: Machine, elsewhere: str | None) -> str:
     """Return a remark on where the draft model runs on a machine with few cores."""
     cores = f"{machine.n_cores} core{'s' if machine.n_cores > 1 else ''}"
-    processes = f"{n_drafters} drafter process{'es' if n_drafters > 1 else ''}"
-    beside = f" and in {processes}; the lead measures which pays" if n_drafters else ""
     advice = "" if settings.redis or elsewhere else "; --redis-listen 0.0.0.0 lets another machine draft, too"
-    return f"{cores}: the draft model runs inside the lead{beside}{advice}"
+    return f"{cores}: the draft model runs inside the lead{advice}"
 
 
 def _reach_of(url: str) -> str:

@@ -52,7 +52,7 @@ def test_explicit_placement_stands():
     assert not placed(LAPTOP, TINY, draft_mode="async").sync
     assert placed(TWO_GPUS, TINY, draft_mode="sync").sync
     assert placed(ONE_GPU, TINY, draft_mode="sync").gpu_layers is None
-    assert placed(ONE_GPU, TINY, gpu_layers_draft=5) == Placement(True, 5, MOST_THREADS, beside=False)
+    assert placed(ONE_GPU, TINY, gpu_layers_draft=5) == Placement(True, 5, MOST_THREADS)
     assert placed(ONE_GPU, LARGE, gpu_layers_draft=0) == Placement(False, 0, MOST_THREADS)
     assert placed(ONE_GPU, LARGE, draft_devices="1") == Placement(False, None, MOST_THREADS)
     assert placed(ONE_GPU, LARGE, draft_mode="async") == Placement(False, None, MOST_THREADS)
