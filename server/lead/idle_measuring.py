@@ -30,7 +30,7 @@ POLL_S = 0.1
 # finishes; twice: such a lead computes for a minute though nobody waits.
 MEASURED_S = 30.0
 # Seconds after which deferred work is started although no moment was idle. Half: a client that asks without a
-# pause has a drafter's start, 3 s of a core, in an earlier reply; twice: it has no drafter for two minutes.
+# pause has grammars prepared during an earlier reply; twice: for two minutes, its first grammar would wait.
 REST_WITHIN_S = 60.0
 
 Measurement = Callable[[Callable[[], LlamaContext]], None]
