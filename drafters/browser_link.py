@@ -183,7 +183,7 @@ class BrowserLink:
 
 
 def _guess_of(pair: object) -> Said:
-    """Return a message's guess as a piece of the reply. Raises BrowserError if it is invalid."""
+    """Convert a message's guess, [token, probability], to a piece of a reply. Raises BrowserError."""
     match pair:
         case [int(token), (int() | float()) as probability] if token >= 0 and 0.0 < probability <= 1.0:
             return Said("", token, float(probability))

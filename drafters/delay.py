@@ -13,7 +13,10 @@ from server.speculation.wire.presence import Presence
 
 
 class DelayedBus:
-    """Implements Bus by delaying the messages of another bus, whose Listener it is. Keeps their order."""
+    """A Bus that delays the messages of another bus by latency_s seconds each way, and keeps their order.
+
+    It is the other bus's Listener.
+    """
 
     def __init__(self, bus: Bus, latency_s: float) -> None:
         self._bus = bus

@@ -1,4 +1,4 @@
-"""Interface between the worker and what makes guesses: a model, an engine, a lookup, a replay."""
+"""Interface between the worker and a source of guesses: a model, an engine, a lookup or a replay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from server.estimators import Smoothed
 
 
 class Drafter(Protocol):
-    """Extends the drafted paths of sessions. Used by one thread."""
+    """Source of guesses, which extends the paths of sessions. Used by one thread."""
 
     td: Smoothed  # measured seconds per guess of one session
 
@@ -33,8 +33,11 @@ class Drafter(Protocol):
     def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession] | None:
         """Take one step for the sessions that fit into a batch: evaluate a chunk, or add guesses.
 
-        Guesses are added to the path (DraftSession.add, lengthen) and to branches. Returns each session once
-        per guess; None if no session can take guesses until a lead sends something. Raises BackendError.
+        Guesses are added to the path (DraftSession.add, lengthen) and to branches. Raises BackendError.
+
+        Returns:
+            Each session, once for each of its guesses; None if no session can get guesses until a lead sends
+            a message.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The duo-drafter command: connects a drafter, a bus and the worker."""
+"""The duo-drafter command, which connects a drafter, a bus and the worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ STATUS_S = 0.5  # seconds between two status lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, 1 after an expected failure (printed in one line), 2 for bad usage."""
+    """Run the command, and return its exit status.
+
+    It is 0; 1 after an expected failure, which is printed in one line; 2 for bad usage; 130 after Ctrl-C.
+    """
     try:
         settings = read(DrafterSettings, sys.argv[1:] if argv is None else argv).pinned()
         return run(settings)
@@ -55,7 +58,7 @@ def _on_threads(settings: DrafterSettings) -> str:
 
 
 def run(settings: DrafterSettings) -> int:
-    """Draft until SIGTERM, SIGINT or the end of the terminal. Raises StartupError."""
+    """Draft until SIGTERM, SIGINT or the closing of the terminal, and return 0. Raises StartupError."""
     console = LogConsole(highlight=False)
     log_to(console)
     url = settings.redis_url
@@ -97,7 +100,7 @@ def _stop_at_end_of_input(worker: Worker) -> None:
 
 
 def status_line(worker: Worker, console: Console) -> AbstractContextManager[object]:
-    """Show a worker's counts in a line that is rewritten within the block; nothing without a terminal."""
+    """Return a context manager that shows a worker's counts in one line, if the console is a terminal."""
     if not console.is_terminal:
         return contextlib.nullcontext()
     line = _status_lines(worker).__next__

@@ -93,5 +93,5 @@ class DrafterSettings(ModelSettings):
 
     @property
     def redis_url(self) -> str | None:
-        """Return the URL of Redis, which may come from a lead's environment variable."""
+        """Return the URL of Redis: --redis, else the leads' environment variable DUO_REDIS, else None."""
         return self.redis or os.environ.get("DUO_REDIS")

@@ -33,7 +33,7 @@ class Reply:
 
     @property
     def token_s(self) -> float:
-        """Return the seconds per piece; 0.0 before there are two."""
+        """Return the mean seconds per piece of the reply; 0.0 before there are two pieces."""
         return (self.last_s - self.first_s) / (len(self.said) - 1) if len(self.said) > 1 else 0.0
 
     def cancel(self) -> None:
@@ -42,7 +42,7 @@ class Reply:
 
 
 class DraftEngine(Protocol):
-    """Continues texts for an EngineDrafter: an engine over HTTP, or the model in a browser."""
+    """An engine that continues texts for an EngineDrafter: a server over HTTP, or the model in a browser."""
 
     name: str  # for logs
     takes_ids: bool  # prompts and replies are token ids
@@ -72,10 +72,10 @@ class DraftEngine(Protocol):
 
 
 class EngineClient:
-    """A client of one engine. To be used by one thread; close() ends running requests."""
+    """A client of one engine, for use by one thread. close() ends running requests."""
 
     def __init__(self, url: str, *, key: str | None = None, model: str = "") -> None:
-        """Begin without a connection; `key` is a bearer token, `model` the name in requests."""
+        """Begin without a connection; `key` is a bearer token, `model` the model's name in requests."""
         self.url = url.rstrip("/").removesuffix("/v1")
         self.model = model
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -87,7 +87,7 @@ class EngineClient:
         self._thread.start()
 
     def fetch(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Return the JSON of an answer, None if the path does not exist.
+        """Send a request, and return the JSON of the answer; None for an error status or other content.
 
         Raises:
             EngineError: There is no engine at the URL, or it refuses this client.

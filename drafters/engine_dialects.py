@@ -18,7 +18,7 @@ UNTOLD = 0.7
 
 
 class EngineError(ValueError):
-    """An answer that is invalid in this dialect."""
+    """No answer from an engine, a refusal, or an answer that is invalid in the engine's dialect."""
 
 
 class Said(NamedTuple):
@@ -140,7 +140,7 @@ class OpenAI:
 
 
 def _with_second(token: int, told: dict[str, Any]) -> Said:
-    """Return a token with what llama-server says of its probability, and of the likeliest other token's."""
+    """Return a token with its probability and the likeliest other token, as `told` by llama-server."""
     said = Said("", token, _probability_of(told.get("logprob")))
     likeliest: list[dict[str, Any]] = told.get("top_logprobs") or []
     other = next((one for one in likeliest if one.get("id") != token), None)
@@ -150,7 +150,7 @@ def _with_second(token: int, told: dict[str, Any]) -> Said:
 
 
 def _event_data(line: bytes) -> dict[str, Any] | None:
-    """Return the data of a line of server-sent events; None for other lines and the last one."""
+    """Return the data of a line of server-sent events; None for [DONE] and for lines without data."""
     if not line.startswith(b"data:"):
         return None
     data = line[5:].strip()

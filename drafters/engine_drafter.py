@@ -62,7 +62,10 @@ class _Asked:
 
 
 class EngineDrafter(Drafter):
-    """Asks the engine for the likeliest continuation of each session; asks again when it is wrong."""
+    """A Drafter that asks an engine for the likeliest continuation of each session.
+
+    When a continuation has proved wrong, the engine is asked again.
+    """
 
     def __init__(self, engine: DraftEngine, vocab: Vocabulary) -> None:
         self._engine = engine
@@ -136,9 +139,9 @@ class EngineDrafter(Drafter):
         return n_added
 
     def _current_request(self, session: DraftSession) -> _Asked | None:
-        """Return the request whose reply continues the session's text, if there is one.
+        """Return the request whose reply continues the session's text, None if there is none.
 
-        If the lead went on with the branch that was asked for, that request continues the path.
+        If the lead has committed the branch for which a request was made, that request continues the path.
         """
         asked, beside = self._asked.get(session.id), self._beside.get(session.id)
         if asked and self._is_current(asked, session):
@@ -151,9 +154,12 @@ class EngineDrafter(Drafter):
         return beside
 
     def _lengthen_branch(self, session: DraftSession) -> int:
-        """Ask for what follows the likeliest branch, or add what the engine has said to that branch.
+        """Ask the engine to continue the likeliest branch, or add guesses of its reply to that branch.
 
-        So a second choice that the lead takes is followed by guesses. Return the number of guesses added.
+        So, if the lead commits a second choice, there are guesses after it at once.
+
+        Returns:
+            The number of guesses added.
         """
         beside = self._beside.get(session.id)
         if beside and (beside.reply.error or beside.branch not in session.branches):
@@ -230,14 +236,14 @@ class EngineDrafter(Drafter):
     def _n_wanted(self, most: int) -> int:
         """Return how many tokens to ask for at once, at most `most`.
 
-        If a wrong reply is better left to its end than cancelled, a short one is asked for.
+        If cancelling a request takes time, a short reply is better, since a wrong one soon ends by itself.
         """
         if not self._engine.cancel_s or not self.td.value:
             return most
         return min(most, max(MIN_BURST, round(BURST * self._first_s.value / self.td.value)))
 
     def _leave(self, asked: _Asked) -> None:
-        """Cancel a request, unless it ends as soon by itself, which keeps its connection."""
+        """Cancel a request, unless it will end as soon by itself: then its connection can be used again."""
         left_s = (asked.n_tokens - len(asked.reply.said)) * self.td.value
         if left_s > self._engine.cancel_s or not self.td.value:
             asked.reply.cancel()
@@ -251,7 +257,7 @@ class EngineDrafter(Drafter):
         return text_of(vocab, tokens[1:] if adds else tokens).decode(errors="ignore")
 
     def _pause_engine(self, session: DraftSession, error: str) -> None:
-        """Stop using the engine for a while."""
+        """Stop using the engine for a while, after the session's request has failed with `error`."""
         self._forget_request(session)
         if not self._n_failures:
             logger.warning("%s fails: %s", self._engine.name, error)
@@ -276,14 +282,14 @@ def _seen(asked: _Asked, session: DraftSession) -> tuple[int, int]:
 
 
 def slots_of(client: EngineClient) -> int:
-    """Return the number of requests that the engine answers at once, if it says so. Raises EngineError."""
+    """Return how many requests the engine answers at once; 1 if it does not say. Raises EngineError."""
     props = client.fetch("GET", "/props")
     found: object = cast(dict[str, Any], props).get("total_slots") if isinstance(props, dict) else None
     return found if isinstance(found, int) else 1
 
 
 def _add_seconds(session: DraftSession, n_added: int) -> None:
-    """Add the second choices at the last n_added places of the session's path as branches."""
+    """Begin branches of the session with the second choices for the last n_added guesses of its path."""
     path = session.path
     for i in range(len(path.guesses) - n_added, len(path.guesses)):
         for token, confidence in path.guesses[i].others:
@@ -319,7 +325,7 @@ def _engine_tokens(client: EngineClient, text: str) -> list[int] | None:
 
 
 def _vocabulary_difference(client: EngineClient, vocab: Vocabulary) -> str | None:
-    """Return where the engine's vocabulary differs from the leads', None if no difference is found."""
+    """Return how the engine's vocabulary differs from the leads', None if no difference is found."""
     special = [vocab.piece(token, special=True).decode(errors="ignore") for token in sorted(vocab.eog)]
     for text in filter(None, [*PROBES, *special]):
         own, theirs = vocab.tokenize(text, special=True), _engine_tokens(client, text)

@@ -1,4 +1,4 @@
-"""Draft with a head of the target: from hidden rows that the lead sends with each commit."""
+"""Draft with a head of the target, from the target's hidden rows, which the lead sends with each commit."""
 
 from __future__ import annotations
 
@@ -113,10 +113,11 @@ class _HeadPath:
 
 
 class HeadDrafter(Drafter):
-    """Guesses from the target's hidden rows, and extends a path until the lead commits another token.
+    """A Drafter with a head, which guesses from the target's hidden rows.
 
-    To evaluate a committed token, the head reads the target's row of the previous token. To evaluate a guess,
-    it reads its own row. If the rows of a text's beginning are unknown, it attends only to the later tokens.
+    To evaluate a committed token, the head reads the target's hidden row of the previous token. To evaluate a
+    guess, it reads its own hidden row. If the target's rows for the beginning of a text are missing, the head
+    attends only to later tokens.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class HeadDrafter(Drafter):
         path_min: float = PATH_MIN,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Begin without sessions; `path_min` is the minimum probability of a path that grows."""
+        """Begin without sessions. A path whose probability is below path_min gets no more guesses."""
         self._head, self._path_min, self._clock = head, path_min, clock
         self._vocab = head.vocab  # kept, because a head builds it at each access
         self._cache = DraftCache(head)
@@ -142,7 +143,7 @@ class HeadDrafter(Drafter):
         return None
 
     def wants(self, session: DraftSession) -> bool:
-        """Return True if the row before the last committed token has arrived, and the path may grow."""
+        """Return True if the head's path may grow, or a new one may begin: the row for it has arrived."""
         followed = self._path_of(session)
         if session.lost:
             return False
@@ -185,7 +186,7 @@ class HeadDrafter(Drafter):
         del self._followed[session.id]
 
     def _path_of(self, session: DraftSession) -> _HeadPath:
-        """Return a session's rows, including new arrivals, without rows from before its latest Open."""
+        """Return the session's _HeadPath, with newly arrived rows; a new one after each Open message."""
         followed = self._followed.get(session.id)
         if followed is None or followed.n_opened != session.n_opened:
             n_true = min(followed.n_true, session.n_kv) if followed else 0
@@ -197,7 +198,10 @@ class HeadDrafter(Drafter):
     def _add_committed(
         self, session: DraftSession, followed: _HeadPath, batch: Batch, hidden: list[Hidden]
     ) -> None:
-        """Fill the batch with committed tokens that the head lacks, the last one with logits."""
+        """Fill the batch with committed tokens that the head lacks, and `hidden` with the rows it reads.
+
+        The last committed token has logits. The session's guesses are forgotten.
+        """
         session.forget_guesses()
         session.n_kv = followed.n_true = min(session.n_kv, followed.n_true)
         session.evidence.clear()
@@ -224,7 +228,7 @@ class HeadDrafter(Drafter):
     def _rows_before(self, followed: _HeadPath, start: int, n: int) -> Hidden:
         """Return the hidden rows that the head reads with the n tokens from `start` on.
 
-        These are the rows of the token before each of them.
+        For each token, this is the row of the token before it; zeros for the first token of the text.
         """
         at = start - 1 - followed.first
         found = [row.astype(np.float32) for row in followed.rows[max(0, at) : at + n]]
@@ -234,7 +238,10 @@ class HeadDrafter(Drafter):
         return fused if at >= 0 else np.concatenate([np.zeros((1, fused.shape[1]), np.float32), fused])
 
     def _take_guess(self, session: DraftSession, row: Logits, own: Hidden) -> None:
-        """Add the likeliest token of `row` to the session's path, and the second likeliest as a branch."""
+        """Add a guess from the logits `row` to the session's path, and its second choice as a branch.
+
+        `own` is the head's hidden row, with which the guess will be evaluated.
+        """
         followed, place = self._path_of(session), len(session.tokens)
         position = place + session.n_dropped
         score = session.score
@@ -247,5 +254,5 @@ class HeadDrafter(Drafter):
 
 
 def _goes_on(session: DraftSession, followed: _HeadPath) -> bool:
-    """Return True if the last guess of the head still ends the session's path."""
+    """Return True if the session's path still ends with the head's last guess."""
     return bool(session.path.guesses) and session.path.guesses[-1] is followed.last

@@ -62,7 +62,7 @@ class Kind:
 
 
 def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
-    """Return the drafter that the settings name; the stack closes its resources. Raises StartupError."""
+    """Return the drafter that the settings name; `stack` will close its resources. Raises StartupError."""
     if settings.head is not None:
         return _head_kind(settings, settings.head, stack)
     if found := (WITH_RESOURCES | BY_LEADS).get(settings.kind):

@@ -27,7 +27,7 @@ class _Followed:
 
 
 class LookupDrafter(Drafter):
-    """Drafts for any vocabulary. Remembers its leads' replies, separately for each salt."""
+    """A Drafter without a model, for any vocabulary. It remembers replies, separately for each salt."""
 
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._pools = LatestUsed(lambda _: LookupPool(), MAX_POOLS)  # by salt
@@ -66,7 +66,7 @@ class LookupDrafter(Drafter):
             pool.index(session.n_committed)
 
     def _index_of(self, session: DraftSession) -> _Followed:
-        """Return the session's index, a new one if the latest Open contradicts it."""
+        """Return the session's index; a new one if the session's latest Open message contradicts it."""
         followed = self._followed.get(session.id)
         if followed is not None and followed.n_opened != session.n_opened:
             followed.n_opened, followed.n_guessed = session.n_opened, 0

@@ -32,7 +32,7 @@ class Script:
 
 @dataclass(slots=True)
 class _Matched:
-    """The known text that a session follows, None if there is none.
+    """The known text that a session follows: its index `text`, None if there is none.
 
     It was searched for after n_opened Open messages, and agrees with the first n_checked committed tokens.
     """
@@ -43,9 +43,9 @@ class _Matched:
 
 
 class ReplayDrafter(Drafter):
-    """Drafts the rest of a known text for sessions that begin like it.
+    """A Drafter that guesses the rest of a known text for sessions that begin like it.
 
-    It continues after a wrong guess, as a model does.
+    It guesses on after a wrong guess, as a model does.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class Growing:
         return bool(self._decoder.getstate()[0])
 
     def extend(self, data: bytes) -> list[int]:
-        """Append bytes, and return all tokens.
+        """Append bytes, and return all tokens of the text.
 
         An unfinished character at the end is left out; other bytes that are not UTF-8 become replacement
         characters.
@@ -48,8 +48,10 @@ class Growing:
     def _finalise_head(self, rest: list[int]) -> None:
         """Make all tokens final up to the last space that is at least REDONE characters before the end.
 
-        From then on only the text from this space on is tokenised again. A space is used because most
+        Later calls of extend() tokenise only the text from this space on. A space is used because most
         vocabularies begin words with one. Does nothing if a cut at this space would change the tokens.
+
+        rest: The tokens that are not final yet.
         """
         cut = self._rest.rfind(" ", 1, max(1, len(self._rest) - REDONE))
         if cut < 0:
@@ -87,7 +89,7 @@ class Piece(NamedTuple):
 def translated(
     guesses: Sequence[DraftGuess], own: Vocabulary, target: Vocabulary, *, more: bool
 ) -> list[DraftGuess]:
-    """Return guesses in the target's tokens.
+    """Translate guesses to the target's tokens.
 
     The guesses end before the first control token, which has no text. If it is an end-of-generation token,
     the target's EOS is added.
@@ -96,7 +98,7 @@ def translated(
         guesses: The guesses, in the drafter's own tokens.
         own: The drafter's vocabulary.
         target: The target's vocabulary.
-        more: True if the text may continue. Then the last token is left out, unless EOS follows.
+        more: True if more guesses may follow. Then the last token is left out, unless EOS follows.
     """
     pieces = [Piece(own.piece(guess.token), guess.confidence) for guess in guesses]
     n_spoken = next((i for i, piece in enumerate(pieces) if not piece.data), len(pieces))
@@ -108,7 +110,7 @@ def translated(
 def retokenised(
     pieces: Sequence[Piece], target: Vocabulary, *, end: float | None, more: bool
 ) -> list[DraftGuess]:
-    """Return the tokens of a guessed text.
+    """Return guesses in tokens of `target` for a guessed text.
 
     A token's confidence is the probability that all pieces of its text are right, given the pieces before.
     The guesses end before bytes that are not a whole character.
@@ -117,7 +119,7 @@ def retokenised(
         pieces: The text.
         target: The vocabulary.
         end: The probability that the text ends here; None if it does not.
-        more: True if the text may continue. Then the last token, which may still change, is left out.
+        more: True if more text may follow. Then the last token, which may still change, is left out.
     """
     text = _decodable_part(b"".join(piece.data for piece in pieces))
     tokens = tokens_of(target, text, follows=True)

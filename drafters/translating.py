@@ -24,7 +24,7 @@ class _Translation:
 
 
 class TranslatingDrafter(Drafter):
-    """Drafts for sessions in `target` tokens with a drafter that guesses in `own` tokens.
+    """A Drafter for sessions in `target` tokens, by way of a drafter that guesses in `own` tokens.
 
     Noise depends on token ids and positions, which differ between vocabularies, so guesses are the likeliest
     tokens. Branches are not translated.

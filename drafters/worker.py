@@ -35,7 +35,10 @@ Arrival: TypeAlias = Message | tuple[Presence, ...] | Literal["wake"] | None
 
 
 class Worker:
-    """Serves every lead that does not refuse it. Implements Listener; run() is the main thread."""
+    """The drafter's loop, for every lead that does not refuse the drafter. Implements Listener.
+
+    run() belongs to the main thread.
+    """
 
     def __init__(
         self, bus: Bus, own: Presence, drafter: Drafter, *, clock: Callable[[], float] = time.monotonic
@@ -75,7 +78,7 @@ class Worker:
 
     @property
     def leads(self) -> list[str]:
-        """Return the leads that accept this drafter."""
+        """Return the ids of the leads that accept this drafter."""
         return sorted(self._present - self._refusals.keys())
 
     # -- the main thread
@@ -88,7 +91,7 @@ class Worker:
     def turn(self, *, wait: bool = True) -> bool:
         """Handle messages that arrived, then advance every session once; return False after stop().
 
-        Blocks if there is nothing to do and `wait`.
+        With `wait`, it blocks while there is nothing to do.
         """
         if not self._take_in(wait and self._idle):
             return False

@@ -1,4 +1,4 @@
-"""python -m server: the same as duo."""
+"""Run the command `duo` as `python -m server`."""
 
 from server.cli import main
 

@@ -25,10 +25,10 @@ def cache_folder() -> Path:
 
 @contextmanager
 def temporary_folder(folder: Path) -> Generator[Path]:
-    """Make an empty subfolder for unfinished files, and remove it after the block.
+    """Make an empty subfolder of `folder` for unfinished files, and remove it after the block.
 
-    Only one process at a time has such a subfolder; others wait. If killed processes have left subfolders
-    behind, they are removed first. Raises OSError.
+    Only one process at a time has such a subfolder; other processes wait. Subfolders that killed processes
+    have left behind are removed first. Raises OSError.
     """
     with (folder / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_command(name: str, argv: Sequence[str]) -> int:
-    """Return the exit status of a command.
+    """Run the command `name` with the flags in `argv`, and return its exit status.
 
     Each command imports only what it needs, so that duo chat, for example, does not load llama.cpp.
     """
@@ -96,7 +96,10 @@ def _run_command(name: str, argv: Sequence[str]) -> int:
 
 
 def _no_command(name: str) -> int:
-    """Print the help or the version if `name` asks for it; raise UsageError for an unknown command."""
+    """Print the help or the version if `name` asks for it or is empty, and return the exit status.
+
+    Raises UsageError for an unknown command.
+    """
     match name:
         case "-h" | "--help" | "help":
             print(USAGE)

@@ -33,7 +33,7 @@ class ClientSettings(BaseSettings):
     )
 
     def client(self, timeout: httpx.Timeout) -> httpx.Client:
-        """Return a client of the lead. Raises StartupError if the URL is invalid."""
+        """Return an HTTP client that sends requests to the lead. Raises StartupError for an invalid URL."""
         headers = {b"Authorization": f"Bearer {self.api_key}".encode(errors="surrogateescape")}
         try:
             return httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
@@ -42,7 +42,7 @@ class ClientSettings(BaseSettings):
 
 
 def answer_of(client: httpx.Client, path: str) -> httpx.Response:
-    """Return the answer to a GET, whatever its status. Raises StartupError if no lead answers."""
+    """Return the answer to a GET of `path`, whatever its status. Raises StartupError if no lead answers."""
     try:
         return client.get(path)
     except httpx.HTTPError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class DuoError(Exception):
-    """An expected failure. `status`, `type` and `code` are hints for the HTTP edge (OpenAI's error shape)."""
+    """An expected failure. `status`, `type` and `code` suggest an HTTP response in OpenAI's error format."""
 
     status = 500
     type = "server_error"
@@ -17,7 +17,7 @@ class DuoError(Exception):
     def __init__(
         self, message: str, *, param: str | None = None, code: str | None = None, status: int | None = None
     ) -> None:
-        """Store the message; `code` and `status` replace the class's values."""
+        """Store the message and the faulty field `param`; `code` and `status` replace the class's values."""
         super().__init__(message)
         self.message = message
         self.param = param
@@ -78,7 +78,7 @@ class UnsupportedFieldError(FieldError):
 class ContextOverflowError(InvalidRequestError):
     """The prompt does not fit the model's context (400). The type is llama-server's, the code OpenAI's.
 
-    n_prompt is the prompt's number of tokens; if `estimated`, only a lower bound of that number.
+    n_prompt is the prompt's number of tokens, or a lower bound if `estimated`; `param` is its field's name.
     """
 
     type = "exceed_context_size_error"

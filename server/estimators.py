@@ -1,9 +1,9 @@
 """Estimators that learn from measurements and forget: means, ratios and lines. Pure.
 
-The caller sets how fast an estimator forgets, by a constant whose comment says what follows if the constant
-is off by a factor of two. In general, an estimator whose latest observation weighs 1/n keeps 1/sqrt(2n) of
-the observations' scatter, and follows a change after n observations. If n doubles, 0.7 times the scatter is
-left, and a change is followed in twice the time.
+The caller passes a constant that sets how fast an estimator forgets. The comment beside the constant says
+what follows if it is off by a factor of two. In general, if the latest observation weighs 1/n, the estimate
+has 1/sqrt(2n) of the observations' scatter, and follows a change after n observations. So twice the n leaves
+0.7 times the scatter, and needs twice the time to follow a change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ N_MOMENTS = 5  # numbers that a Slope keeps
 
 
 class Mean:
-    """Mean of about the latest `window` observations; of all while there are fewer."""
+    """Mean of about the latest `window` observations, or of all observations if there are fewer."""
 
     __slots__ = ("_window", "count", "value")
 
@@ -136,11 +136,11 @@ T = TypeVar("T")
 
 
 class LatestUsed(dict[str, T]):
-    """A dict with a value for each of the latest names, made on first use: an approximate LRU cache.
+    """A dict that makes a name's value on first use: an approximate LRU cache.
 
-    It has two generations. When the new generation has `most` values, it replaces the old one, whose values
-    are dropped. A used value of the old generation moves to the new one. So a use costs one dict look-up, and
-    at least the `most` names used last are kept.
+    It has two generations. When the new generation has `most` values, it becomes the old one, and values of
+    the former old one are dropped. A used value of the old generation moves to the new one. So a use costs
+    one dict look-up, and at least the `most` names used last are kept.
     """
 
     def __init__(self, make: Callable[[str], T], most: int) -> None:

@@ -57,7 +57,7 @@ def program(cls: type[BaseSettings]) -> str:
 
 
 def help_of(cls: type[BaseSettings], synonyms: Mapping[str, str]) -> str:
-    """Return what --help prints."""
+    """Return the text that --help prints for these settings; `synonyms`: see grouped()."""
     width = min(MAX_COLUMNS, shutil.get_terminal_size().columns)
     about = " ".join((cls.__doc__ or "").split())
     words = [f"[{name.upper()} …] " for name, info in cls.model_fields.items() if _is_positional(info)]

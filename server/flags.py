@@ -93,7 +93,7 @@ def read(cls: type[S], argv: Sequence[str]) -> S:
 
 
 def _wrong_flag(cls: type[BaseSettings], reason: str) -> str:
-    """Return argparse's error in one line; for an unknown flag, with the most similar known one."""
+    """Return argparse's error `reason` as one line; for an unknown flag, name the most similar flag."""
     unknown = re.search(r"unrecognized arguments: (\S+)", reason)
     if unknown is None:
         return f"{reason.removeprefix('error parsing CLI: ')}: {program(cls)} --help lists the flags"
@@ -104,7 +104,7 @@ def _wrong_flag(cls: type[BaseSettings], reason: str) -> str:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Return " (did you mean X?)", X being the known word most similar to `word`; "" if none is similar."""
+    """Return " (did you mean X?)" with the known word X most similar to `word`; "" if none is similar."""
     found = difflib.get_close_matches(word, list(known), 1)
     return f" (did you mean {found[0]}?)" if found else ""
 

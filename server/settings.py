@@ -29,7 +29,10 @@ def _is_template(text: str | None) -> str | None:
 
 
 def _has_a_key(value: Any) -> Any:
-    """Refuse a list without keys, for example from an empty variable; only the default may be empty."""
+    """Return a list of API keys unchanged. Raises ValueError if it is empty and not the default.
+
+    An empty environment variable, for example, gives an empty list.
+    """
     if value != () and not separated(value):
         raise ValueError("there is no key in it, and everybody would be let in")
     return value

@@ -64,7 +64,10 @@ def _flag_table(flags: Iterable[Flag], served: Iterable[str] | None = None) -> s
 
 
 def _shared_flags(shared: list[Flag], lead: list[Flag]) -> str:
-    """Return a sentence that lists the shared flags, or the lead's other flags if these are fewer."""
+    """Return a sentence about a command's flags that duo up has too, "" if there are none.
+
+    `lead`: All flags of duo up. If most of them are shared, the sentence lists only the others.
+    """
     if not shared:
         return ""
     names = {_meaning_key(flag) for flag in shared}

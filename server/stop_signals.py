@@ -26,7 +26,10 @@ def leave_if_requested() -> None:
 
 
 def raise_when_requested() -> None:
-    """Make signals that ask to end raise leave_if_requested()'s exception, until take_over() is called."""
+    """Make each signal that asks to end raise an exception, until take_over() is called.
+
+    The exceptions are those of leave_if_requested().
+    """
     global _requested
     _requested = None
     _handle_signals(lambda number: _leave_by(_remember_signal(number)))

@@ -60,7 +60,7 @@ class Places:
             raise BusyError("the server is shutting down", draining=True)
 
     def take(self, tenant: str = "") -> Place:
-        """Take a place. Raises BusyError."""
+        """Take a place. Raises BusyError if none is free, or none that this tenant may have."""
         self.check_open()
         n_free = self.most - self.n_taken
         if n_free <= 0:
@@ -72,9 +72,9 @@ class Places:
 
 
 class Turns:
-    """Decides which tenant is next: the tenant with the fewest places, on a tie the one served longest ago.
+    """Decides which tenant is next: the one with the fewest places, on a tie the one served longest ago.
 
-    It stores one number per tenant.
+    One number is stored for each tenant that has ever had a turn.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Turns:
         self._n = 0
 
     def rank(self, tenant: str, held: Mapping[str, int]) -> tuple[int, int]:
-        """Return the tenant's rank; the lowest is next. `held`: number of places that each tenant has now."""
+        """Return a tenant's rank; the lowest rank is next. `held`: how many places each tenant has now."""
         return held.get(tenant, 0), self._last.get(tenant, 0)
 
     def took(self, tenant: str) -> None:
@@ -91,7 +91,7 @@ class Turns:
 
 
 class FairSemaphore:
-    """Admits n at a time; others wait for their turn. For one event loop."""
+    """A semaphore that admits n tasks at a time, and lets tenants take turns. For one event loop."""
 
     def __init__(self, n: int, waiting: Places) -> None:
         self._n_free = n
@@ -105,7 +105,7 @@ class FairSemaphore:
         return len(self._waiting)
 
     async def enter(self, tenant: str = "") -> None:
-        """Wait for the tenant's turn; leave() must follow. Raises BusyError if too many wait."""
+        """Wait until the tenant is admitted; call leave() afterwards. Raises BusyError if too many wait."""
         if self._n_free and not self._waiting:
             self._begin_turn(tenant)
             return

@@ -25,19 +25,22 @@ PUBLIC_BELOW = ("/web/", "/lend/page/")
 SOCKET, SOCKET_PROTOCOL = "/lend/socket", "duo-lend"
 """The path of the only WebSocket, and its subprotocol."""
 KEY_PROTOCOL = "duo-key."
-"""Prefix of a subprotocol that is an API key in base64url: pages cannot set headers of a WebSocket."""
+"""Prefix of a subprotocol that is an API key in base64url. Pages can set no other header of a WebSocket."""
 DOMAIN = b"duo prompt cache"  # fixed, so that salts in files still match after a restart
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The owner of one API key, or anybody where no keys are set."""
+    """The owner of one API key, or every client of a server without keys."""
 
     secret: bytes = b""  # salts are derived from this; does not reveal the key; empty without keys
     name: str = ""  # for logs; empty without keys
 
     def salt(self, cache_salt: str = "") -> str:
-        """Return the salt for a request's cache_salt; two callers never share a salt."""
+        """Return the salt under which this caller's data is kept. Two callers never have equal salts.
+
+        cache_salt: The request's field, by which one caller can separate data further.
+        """
         if not self.secret:
             return cache_salt
         return hmac.new(self.secret, cache_salt.encode(), sha256).hexdigest()
@@ -59,7 +62,13 @@ class Access:
         return [caller for _, caller in self._known] or [NOBODY]
 
     def admit(self, offered: Sequence[bytes]) -> Caller:
-        """Return the caller who owns an offered key, compared in constant time. Raises AccessError."""
+        """Return the owner of one of the offered keys, or NOBODY if the server has no keys.
+
+        Keys are compared in constant time.
+
+        Raises:
+            AccessError: The server knows none of the offered keys.
+        """
         if not self._known:
             return NOBODY
         digests = [sha256(key).digest() for key in offered]
@@ -80,7 +89,7 @@ def caller_of_key(key: bytes) -> Caller:
 
 
 def offered(headers: Headers) -> list[bytes]:
-    """Return the API keys in a request's headers."""
+    """Return all API keys in a request's headers, valid or not."""
     keys: list[str] = []
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
@@ -100,6 +109,9 @@ def _decoded(text: str) -> str:
 
 
 def salt_of(request: Request, cache_salt: str | None) -> str:
-    """Return the salt under which engine, history and files keep this caller's data for a cache_salt."""
+    """Return the salt of a request, given its cache_salt.
+
+    Engine, history and files keep the data of the request's caller under this salt.
+    """
     caller: Caller = request.state.caller
     return caller.salt(cache_salt or "")

@@ -29,7 +29,13 @@ async def scale(request: Request, services: Services) -> Response:
 
 
 def check_scales(services: Services, given: Sequence[AdapterScale], param: str) -> None:
-    """Raise UnsupportedFieldError if the given scales are not those that the server started with."""
+    """Check that the scales in the field `param` are those that the server started with.
+
+    An adapter that is not listed has scale 0.
+
+    Raises:
+        UnsupportedFieldError: A scale differs.
+    """
     scales = {one.id: one.scale for one in given if one.scale}
     if scales != {id: scale for id, (_, scale) in enumerate(services.adapters) if scale}:
         raise UnsupportedFieldError(param, "scales are those of --lora-scaled: this server changes none")

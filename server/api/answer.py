@@ -23,7 +23,10 @@ from server.replies.reply_log import ReplyLog
 from server.replies.store import Owner
 
 MAX_LOG_BYTES = 16 << 20
-"""Maximum bytes of a reply's log: four times llama-server's, since response events are that much longer."""
+"""Maximum bytes of a reply's log.
+
+It is four times llama-server's limit, because the events of /v1/responses are about four times as long.
+"""
 LOSS = b": this reply can no longer be stored\n\n"
 _LINE_ENDS = {mark.encode(): f"\\u{ord(mark):04x}".encode() for mark in "\u0085\u2028\u2029"}
 """JSON escapes of characters at which httpx, and so huggingface_hub, ends a line within an event."""
@@ -56,7 +59,7 @@ class Answer(ABC):
     def __init__(
         self, id: str, services: Services, body: GenerationFields, prompts: Sequence[Prompted]
     ) -> None:
-        """Submit each prompt once for each of its replies. Raises the generator's errors."""
+        """Submit each prompt to the engine, once for each reply to it. Raises Generator.submit()'s errors."""
         self._id = id
         self._services = services
         self._prompts = prompts
@@ -83,7 +86,7 @@ class Answer(ABC):
         self.cancel()
 
     def abandon(self) -> None:
-        """Stop without sending an end: another process continues this answer."""
+        """Cancel the replies without sending a last event: another process continues this answer."""
         self._abandoned = self.forgotten = True
         self.cancel()
 
@@ -92,9 +95,9 @@ class Answer(ABC):
             choice.generation.cancel()
 
     def recipe(self, given: Json) -> Json | None:
-        """Return the data that another process needs to continue this answer, None if no process can.
+        """Return the data that another process needs to continue this answer.
 
-        given: The request's body.
+        Return None if no other process can continue it. given: The request's body.
         """
         return None
 
@@ -106,7 +109,7 @@ class Answer(ABC):
         first.check()
 
     async def whole(self) -> bytes:
-        """Return the whole answer once all replies have ended."""
+        """Wait until all replies have ended, and return the answer as JSON."""
         await grown(self._choices)
         self._remember_replies()
         whole = self._whole_json()
@@ -114,7 +117,7 @@ class Answer(ABC):
         return whole
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        """Yield server-sent events, several joined if they are ready. An error is the last event."""
+        """Yield the stream in chunks of one or more server-sent events. An error is the last event."""
         try:
             if self._frame_s:
                 for choice in self._choices:
@@ -142,9 +145,11 @@ class Answer(ABC):
     async def write_to(self, log: ReplyLog, keep: Callable[[], None] | None = None) -> None:
         """Call begin(), write all events to a log, and end the log. Raises nothing.
 
+        After abandon(), the log is not ended, because another process writes it.
+
         Args:
             log: The log.
-            keep: Called before the log ends.
+            keep: Called just before the log ends.
         """
         try:
             if log.guarded:
@@ -169,7 +174,7 @@ class Answer(ABC):
                 log.end()
 
     async def _replay(self, begun: PartialAnswer) -> None:
-        """Restore the state after the last stored event, without sending any event again."""
+        """Restore the state after the last stored event of `begun`, without sending any event again."""
         if begun.opened:
             list(self._opening_events())
             for choice, before in zip(self._choices, begun.choices, strict=True):
@@ -210,7 +215,10 @@ class Answer(ABC):
         self._append(log, self._failure_event(error))
 
     def _state(self) -> bytes:
-        """Return the data that, with the events, lets another process continue after the next events."""
+        """Return JSON that another process needs to continue after the chunk that is now added to the log.
+
+        It describes only the tokens since the last call, so that process also needs the earlier results.
+        """
         notes = list[Note]()
         requests = (request for prompt in self._prompts for request in prompt.requests)
         for i, (choice, request) in enumerate(zip(self._choices, requests, strict=True)):
@@ -224,7 +232,7 @@ class Answer(ABC):
         return orjson.dumps({**state, "closed": True} if self._closed else state)
 
     def _loss_event(self) -> bytes:
-        """Return a warning that the log can no longer be stored; return b"" from the second call on."""
+        """Return a warning that the log can no longer be stored. Later calls return b""."""
         told, self._loss_sent = self._loss_sent, True
         return b"" if told else LOSS
 
@@ -238,7 +246,7 @@ class Answer(ABC):
         return [self._choices[i : i + n] for i in range(0, len(self._choices), n)]
 
     def _remember_replies(self) -> None:
-        """Remember the tokens of all replies, which later prompts may repeat. All replies must have ended."""
+        """Remember the tokens of all replies for later prompts that contain them. All must have ended."""
         for prompt, choices in zip(self._prompts, self._by_prompt, strict=True):
             prompt.remember(self._services.history, choices)
 

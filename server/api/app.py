@@ -82,11 +82,11 @@ CONTRACTS = (
     WEB / "openapi.yaml",
     Path(__file__).parent.parent.parent / "openapi.yaml",
 )
-"""Where openapi.yaml is in a wheel, and in a checkout."""
+"""Paths of openapi.yaml: in a wheel, and in a checkout."""
 
 
 def create_app(services: Services, edge: Edge | None = None) -> Starlette:
-    """Return the application; loads and starts nothing."""
+    """Return the application, without loading or starting anything. `edge`: settings of its middleware."""
     edge = edge or Edge()
 
     @asynccontextmanager
@@ -113,7 +113,7 @@ def create_app(services: Services, edge: Edge | None = None) -> Starlette:
 
 
 def create_waiting_app(state: Health, edge: Edge) -> Starlette:
-    """Return the application that runs while the model loads: pages, health, and 503 for all else."""
+    """Return the application that runs while the model loads. It serves pages and health, else 503."""
 
     async def waiting(request: Request) -> Response:
         if handler := health.ROUTES.get(request.url.path):
@@ -143,7 +143,7 @@ def _middleware_of(edge: Edge) -> list[Middleware]:
 
 
 def routes() -> list[BaseRoute]:
-    """Return all routes; /completions without /v1 is llama-server's."""
+    """Return all routes. /v1/completions is OpenAI's route; /completions is llama-server's."""
     api = _with_and_without_v1()
     v1 = [
         *api,
@@ -231,7 +231,7 @@ def _route_to(
 
 
 def _generating_route(path: str, handler: Callable[[Request, Services], Awaitable[Response]]) -> Route:
-    """Return a route that refuses a request before reading its body if the queue is full."""
+    """Return a route that, if the queue is full, refuses a request before reading its body."""
 
     async def with_place(request: Request, services: Services) -> Response:
         with expected(services.places):
@@ -263,7 +263,7 @@ def _page_handler(file: Path, headers: Mapping[str, str]) -> Callable[[Request],
     html = file.read_bytes()  # in memory: reading it in a thread each time is slow on a busy machine
 
     async def page(request: Request) -> Response:
-        """Return the page. Raises HTTPException if the page is hidden; none is while the model loads."""
+        """Return the page. Raises HTTPException if pages are hidden, but never while the model loads."""
         services: Services | None = getattr(request.state, "services", None)
         if services is not None and "ui" in services.hidden:
             raise HTTPException(404)

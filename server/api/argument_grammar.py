@@ -55,7 +55,7 @@ class ArgumentGrammar(OwnValues):
         return f'"{{" {self.ordered(dict(sorted(rules.items())), needed, ",")} "}}"'
 
     def _any_arguments(self, syntax: str) -> str:
-        """Return an expression for any arguments, for a schema without properties."""
+        """Return an expression for arguments of any names and values, in the syntax with this name."""
         if syntax == "gemma":
             self.gemma_rules()
             return "g_object"
@@ -83,7 +83,7 @@ class ArgumentGrammar(OwnValues):
         return self._parameter_expression(key, schema)
 
     def _parameter_expression(self, key: str | None, schema: Schema) -> str:
-        """Return an expression for a parameter between tags. If `key` is None, it may have any name."""
+        """Return an expression for a parameter between tags. If `key` is None, any name is allowed."""
         types = types_of(schema)
         if _TELLING.search(self.calls.parameter) and types != STRING and key:
             return self._typed_parameter(key, schema, types or _ALL)
@@ -92,8 +92,8 @@ class ArgumentGrammar(OwnValues):
     def _typed_parameter(self, key: str, schema: Schema, types: frozenset[str]) -> str:
         """Return an expression for a parameter whose tag names the value's type.
 
-        The expression has one alternative for each type. If the tag only distinguishes text from other types,
-        it has one alternative for text and one for all other types.
+        The expression has one alternative for each type in `types`. If the tag only distinguishes text from
+        other types, it has one alternative for text and one for all other types.
         """
         others = sorted(types - STRING)
         kinds = (
@@ -166,7 +166,7 @@ class ArgumentGrammar(OwnValues):
         )
 
     def _of_alternative(self, alternative: Schema) -> str:
-        """Return an expression for one alternative of a schema: a value of its enum, or any of its type."""
+        """Return an expression for one alternative of a schema: its enum's values, or any of its type."""
         if "enum" not in alternative:
             return self.python(alternative)
         each = [
@@ -175,9 +175,14 @@ class ArgumentGrammar(OwnValues):
         return " | ".join(dict.fromkeys(literal(text) for texts in each for text in texts))
 
     def _elements_expression(self, schema: Schema, types: frozenset[str], depth: int) -> str:
-        """Return an expression for nested elements that hold a list, or an object with known keys.
+        """Return an expression for a list, or an object with known keys, that is written as nested elements.
 
-        Return "" for other values, and beyond _MAX_ELEMENT_DEPTH or _MOST_ELEMENTS.
+        Return "" for values of other types, and if depth or number of elements reach their limits.
+
+        Args:
+            schema: The schema of the value.
+            types: The JSON types that the schema allows.
+            depth: Number of elements around the value.
         """
         items, of_all = schema.get("items"), cast(Mapping[str, Schema], schema.get("properties") or {})
         if types == _ARRAY and isinstance(items, Mapping):

@@ -23,7 +23,7 @@ class BackgroundReplies:
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], tuple[Answer, asyncio.Task[None]]] = {}
-        self._left_in: ReplyStore | None = None  # store that leaves replies to others, once the lead drains
+        self._left_in: ReplyStore | None = None  # the argument of hand_over(); None before the call
         self._guarded: set[tuple[str, str]] = set()  # replies that another process can continue
 
     def __len__(self) -> int:
@@ -32,7 +32,10 @@ class BackgroundReplies:
     def start(
         self, owner: Owner, id: str, answer: Answer, log: ReplyLog, keep: Keep | None = None
     ) -> asyncio.Task[None]:
-        """Start a task that writes an answer to its log; `keep` is called before the log ends."""
+        """Start a task that writes an answer to its log, and return the task.
+
+        keep: Called before the log ends.
+        """
         salt = owner.salt
         task = asyncio.ensure_future(answer.write_to(log, keep))
         self._running[salt, id] = answer, task
@@ -56,9 +59,11 @@ class BackgroundReplies:
             found[0].abandon()
 
     def hand_over(self, replies: ReplyStore) -> None:
-        """Stop all replies that another process can continue, and end their readers here.
+        """Stop all replies that another process can continue, and leave their logs to other processes.
 
-        The same happens to replies that begin later."""
+        Replies that begin later are left too. Connections of this process stop reading these logs, and logs
+        that other processes write. replies: The store of the logs.
+        """
         self._left_in = replies
         for salt, id in list(self._guarded):
             self.abandon(salt, id)
@@ -73,7 +78,7 @@ class BackgroundReplies:
         return task
 
     def forget(self, salt: str, id: str) -> None:
-        """Stop storing a reply that its owner deleted, even if it is still ending."""
+        """Note that the owner has deleted a reply: if it is still running, it is not stored at its end."""
         if found := self._running.get((salt, id)):
             found[0].forgotten = True
 
@@ -85,6 +90,6 @@ class BackgroundReplies:
         return True
 
     async def close(self) -> None:
-        """Wait up to ENDING_S until all replies have ended. Before, the caller makes the engine end them."""
+        """Wait up to ENDING_S until all replies have ended. Before this call, tell the engine to end them."""
         if tasks := [task for _, task in self._running.values()]:
             await asyncio.wait(tasks, timeout=ENDING_S)

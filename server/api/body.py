@@ -63,7 +63,7 @@ def type_of(given: Any) -> Any:
 
 
 def said_or_refused(part: Any) -> str:
-    """Return the tag by which pydantic chooses between text and refusal, so that errors concern one form."""
+    """Return a part's tag for pydantic, "refused" or "said". With a tag, errors concern only one form."""
     return "refused" if type_of(part) == "refusal" else "said"
 
 
@@ -91,7 +91,7 @@ class OtherPart(Body):
 
     @property
     def url(self) -> Any:
-        """Return the URL of a picture; anything if the client has sent something else."""
+        """Return the URL of a picture. It is not validated, and may be a value of any type."""
         given = self.image_url
         return cast(dict[str, Any], given).get("url") if isinstance(given, dict) else given
 
@@ -120,7 +120,7 @@ def _integers_of_floats(value: Any) -> Any:
 
 
 def at_most(n: int) -> BeforeValidator:
-    """Return a validator that refuses objects and lists of more than n entries before it looks at them."""
+    """Return a validator that refuses objects and lists of more than n entries without reading entries."""
 
     def check(given: object) -> object:
         if isinstance(given, dict | list) and len(cast(list[Any], given)) > n:

@@ -41,7 +41,7 @@ class PromptMemory:
         self._n_bytes = 0
 
     def remember(self, salt: str, id: str, tokens: Sequence[int], parts: Mapping[str, str]) -> None:
-        """Keep the prompt of a reply."""
+        """Keep the prompt of reply `id`, as tokens and as parts by name, for divergence()."""
         self._held[salt, id] = KnownPrompt(array("I", tokens), parts)
         self._n_bytes += len(tokens) * BYTES_A_TOKEN
         while self._n_bytes > self._most_bytes:

@@ -51,17 +51,22 @@ class CallGrammar(ArgumentGrammar):
         return self._join_rules(self._calls_expression(), self._call_rules(functions))
 
     def one_call(self, name: str, schema: Schema) -> str:
-        """Return a grammar of replies that only call this function."""
+        """Return a grammar of replies that only call the function `name`; `schema` is of its arguments."""
         return self.required({name: schema})
 
     def calls_or_answer(self, functions: Mapping[str, Schema], answer: Schema | str) -> str:
-        """Return a grammar of either calls or an answer. An answer fits a JSON schema or a Lark rule."""
+        """Return a grammar of replies that consist of either calls or an answer.
+
+        Args:
+            functions: Schemas of arguments, by function name.
+            answer: What the answer must fit: a JSON schema, or a Lark expression.
+        """
         self.begin(loose=False)
         rules = [*self._call_rules(functions), self._answer_rule(answer)]
         return self._join_rules(f"({self._calls_expression()} | {self._answer_expression()})", rules)
 
     def answer(self, answer: Schema | str) -> str:
-        """Return a grammar of an answer without calls. The answer fits a JSON schema or a Lark rule."""
+        """Return a grammar of replies without calls that fit `answer`, a JSON schema or a Lark expression."""
         self.begin(loose=False)
         return self._join_rules(self._answer_expression(), [self._answer_rule(answer)])
 
@@ -93,7 +98,10 @@ class CallGrammar(ArgumentGrammar):
         )
 
     def _bare_in_text(self, functions: Mapping[str, Schema]) -> str:
-        """Return a grammar of replies that begin with a call, or of text that does not begin like a call."""
+        """Return a grammar of replies that are calls, or text that does not begin like a call.
+
+        It is for families whose calls need no marker.
+        """
         self.begin(loose=True)
         naming, giving = self.calls.members
         rules, heads = list[str](), list[str]()
@@ -111,9 +119,9 @@ class CallGrammar(ArgumentGrammar):
         return self._join_rules(f"{tag}(call{more} BLANK? | OTHER?)", rules)
 
     def _addressed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str | None:
-        """Return a grammar of messages whose header begins a call if it contains a function's name.
+        """Return a grammar of messages in which a header with a function's name begins a call.
 
-        Return None if messages' markers are not control tokens, since ordinary text could then spell them.
+        Return None if the markers of messages are ordinary tokens, because other text could spell them.
         """
         begin = next(iter(tokens_in(channels.start)), "")
         start, message = self.control(begin), self.control(channels.message)
@@ -137,7 +145,7 @@ class CallGrammar(ArgumentGrammar):
         return "\n".join([f"start: {begun} (<[{start}]> (other | call))*", *rules, *self.made])
 
     def _headed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str:
-        """Return a grammar of messages whose header begins a call if it is a function's name."""
+        """Return a grammar of messages in which a header that is a function's name begins a call."""
         self.begin(loose=True)
         rules, marked, begun = list[str](), list[str](), list[str]()
         for i, (name, schema) in enumerate(functions.items()):
@@ -217,7 +225,7 @@ class CallGrammar(ArgumentGrammar):
         return f"{begin} call{more} {end}"
 
     def _call_rules(self, functions: Mapping[str, Schema]) -> list[str]:
-        """Return the rules of single calls, without the text around them."""
+        """Return the rules `call_0`, … for a call of each function, and `call` for any of them."""
         names = " | ".join(f"call_{i}" for i in range(len(functions)))
         rules = [f"call: {names}"]
         for i, (name, schema) in enumerate(functions.items()):
@@ -225,7 +233,7 @@ class CallGrammar(ArgumentGrammar):
         return rules
 
     def _call_expression(self, name: str, schema: Schema, *, addressed: bool = False) -> str:
-        """Return the expression for a call; if `addressed`, without its header, which another rule has."""
+        """Return the expression for a call. If `addressed`, omit the header: another rule contains it."""
         channels = self._form.channels
         header = channels.header if channels and not self._form.headed and not addressed else ""
         text = header + self.calls.call

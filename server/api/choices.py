@@ -47,9 +47,9 @@ class Portion:
 
 
 class ReplyChoice:
-    """One reply.
+    """One reply, made from the events of its generation.
 
-    Pass all events of its generation to see(), in order; take portions at any time.
+    Pass all these events to see(), in order. Call portion() at any time to take the part to be sent.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ReplyChoice:
         *,
         begins: bool,
     ) -> None:
-        """Begin a reply in the format `form`. `begins`: the reply does not continue an earlier message."""
+        """Begin a reply in the format `form`. `begins` is False if it continues an earlier message."""
         self.index = index
         self.generation = generation
         self.events = aiter(generation)
@@ -110,12 +110,12 @@ class ReplyChoice:
     def spread(self, frame_s: float) -> None:
         """Send the tokens of each later step one by one, at the times that Pace chooses.
 
-        The caller must call wake() after each portion that it takes.
+        The caller must call wake() after each portion that it takes. frame_s: Seconds of a frame (pacing.py).
         """
         self._unsent.pace = Pace(frame_s)
 
     def wake(self) -> None:
-        """Make the generation's iterator wake its reader when more tokens are due."""
+        """Make the iteration over `events` resume when more tokens are due to be sent."""
         if not self.ended and (at := self._unsent.next_at) is not None:
             self.generation.wake_in(max(0.0, at - monotonic()))
 
@@ -165,7 +165,7 @@ class ReplyChoice:
             self.generation.cancel(keep=self._text.n_predicted)
 
     def name_calls(self, id: str) -> None:
-        """Derive the ids of calls from the answer's id, so that a lead that continues it gives equal ids."""
+        """Derive call ids from the answer's id, so that another lead that continues it makes equal ids."""
 
         def call_id(n: int) -> str:
             return f"call_{derived(id, f'{self.index} {n}')[:24]}"
@@ -189,7 +189,7 @@ class ReplyChoice:
             self.generation.cancel(keep=self._text.n_predicted)
 
     def note_after(self, n: int, mu: float | None) -> Note:
-        """Return the data from which replay() restores the tokens after the first n, and mirostat's state."""
+        """Return a Note of the tokens after the first n. mu: mirostat's state after them, None without it."""
         logprobs = [[one.token, one.logprob, one.top] for one in self._logprobs[n:]]
         return [self.index, self._tokens[n:], logprobs, mu, int(self.ended)]
 
@@ -221,7 +221,7 @@ class ReplyChoice:
             )
 
     def take_progress(self) -> Iterator[dict[str, Any]]:
-        """Yield the new reports of the prompt's evaluation, as fields of chunks."""
+        """Take the new reports of the prompt's evaluation, and yield each as the fields of a chunk."""
         told, self._progress = self._progress, []
         for one in told:
             so_far = {"timings": timings(evaluating(one))} if self._with_timings else {}
@@ -264,7 +264,7 @@ class ReplyChoice:
 
     @property
     def message(self) -> Message:
-        """Return the reply so far."""
+        """Return the reply so far, including pieces that are not sent yet."""
         return folded([*self._sent, *self._unsent.pieces])
 
     @property
@@ -330,7 +330,10 @@ async def grown(choices: Sequence[ReplyChoice]) -> None:
 
 
 def likeliest(choices: Sequence[ReplyChoice], n: int) -> Sequence[ReplyChoice]:
-    """Return the n choices with the largest mean logprob, best first. Exactly n choices keep their order."""
+    """Return the n choices with the largest mean logprob, best first.
+
+    If there are at most n choices, return all of them in their present order.
+    """
     if len(choices) <= n:
         return choices
     return sorted(choices, key=lambda choice: -choice.mean_logprob)[:n]

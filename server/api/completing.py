@@ -168,6 +168,6 @@ class CompletionAnswer(Answer):
 
 
 def beside(portion: Portion) -> dict[str, Any]:
-    """Return tokens and sources of a portion, if the request asked for them."""
+    """Return the fields `tokens` and `sources` of a portion, each only if the request asked for it."""
     both = {"tokens": portion.tokens, "sources": portion.sources}
     return {name: value for name, value in both.items() if value is not None}

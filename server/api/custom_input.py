@@ -39,7 +39,7 @@ class InputReader:
     def end(self) -> str:
         """Return the rest of the input, once the arguments have ended.
 
-        Arguments without `input` are returned whole. Arguments that ended before `input` could begin give "".
+        Return arguments without `input` unchanged. Return "" if the arguments end before its value begins.
         """
         rest, self._unread = self._unread, ""
         if self._begun or _MAY_BEGIN.fullmatch(rest):
@@ -53,6 +53,6 @@ class InputReader:
 
 
 def input_of(arguments: str) -> str:
-    """Return the input from complete arguments."""
+    """Return a custom tool's input, given all arguments of its function."""
     reader = InputReader()
     return reader.feed(arguments) + reader.end()

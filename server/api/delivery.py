@@ -26,11 +26,11 @@ T = TypeVar("T")
 KEEP_ALIVE_S = 15
 """Seconds of silence before a stream sends a keep-alive event."""
 NEVER_S = 1 << 30
-"""Seconds between pings that means never: for streams whose log contains pings."""
+"""Seconds between pings, so long that none is sent: for streams whose log contains pings already."""
 CONVERSATION = "x-conversation-id"
 """llama-server's header that names a conversation, so that its latest reply can be read again."""
 DRAIN_S = 3600
-"""Seconds for which a stream may outlive the server's order to stop; uvicorn's grace time is shorter."""
+"""Maximum seconds that a stream continues when the server stops; uvicorn's grace time ends it earlier."""
 
 
 class Json(Response):
@@ -62,7 +62,10 @@ async def deliver(request: Request, answer: Answer, *, stream: bool) -> Response
 
 
 async def resumable(request: Request, answer: Answer, conversation: str) -> Response:
-    """Return a stream that can be left and read again. It replaces the conversation's earlier stream."""
+    """Return a stream that goes on if the client leaves, and can be read again.
+
+    It replaces the conversation's earlier stream.
+    """
     services: Services = request.state.services
     try:
         given = getattr(request.state, "given", None)
@@ -121,7 +124,7 @@ def _event_of(name: str, data: str) -> ServerSentEvent:
 
 
 def warm_up() -> None:
-    """Load modules that streams need, which takes tens of ms. Call it on the event loop at the start."""
+    """Load modules that streams need, in tens of milliseconds. Call it on the event loop at start-up."""
     EventSourceResponse(iter(()))
 
 

@@ -102,7 +102,11 @@ def _check_request(services: Services, embedding: Embedding, body: EmbeddingRequ
 
 
 def _input_ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
-    """Tokenise the inputs. Raises InvalidRequestError for too long inputs and unknown token ids."""
+    """Return the token ids of each input.
+
+    Raises:
+        InvalidRequestError: An input is empty or too long, or has an id that the vocabulary lacks.
+    """
     all_ids: list[list[int]] = []
     for pieces in body.inputs:
         ids = _input_tokens(embedder, pieces)
@@ -117,7 +121,7 @@ def _input_ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
 
 
 def _input_tokens(embedder: Embedder, pieces: Pieces) -> list[int]:
-    """Return the tokens of an input. Special tokens such as BOS are added if it begins with text."""
+    """Return the tokens of an input. If it begins with text, special tokens such as BOS are added."""
     whole = len(pieces) == 1 or isinstance(pieces[0], str)
     ids: list[int] = []
     for i, piece in enumerate(pieces):

@@ -32,7 +32,7 @@ Agents send equal schemas in every turn, and finding out which of 100 schemas fa
 MOST_RULES = 32
 """Maximum grammars whose rules are kept, each up to some hundred kilobytes.
 
-Writing the rules of 30 tools takes 40 ms. Half: 17 agents each write their rules in every turn.
+Writing the rules of 30 tools takes 40 ms. Half: with 17 agents at a time, every turn writes its rules again.
 """
 
 
@@ -47,7 +47,7 @@ class EnforceableSchemas:
         self._lock = threading.Lock()
 
     def keep_rules(self, key: bytes, rules: str) -> None:
-        """Remember rules that compile, for requests with equal tools. "": no grammar is possible."""
+        """Remember, under a digest of the tools, rules that compile. "": no grammar is possible."""
         with self._lock:
             _keep_bounded(self.rules, key, rules, MOST_RULES)
 
@@ -79,7 +79,8 @@ class EnforceableSchemas:
         Args:
             calls: The request's tools that may be called.
             schemas: Schemas of arguments, by function name.
-            rules_of: Returns the rules of a call. They may not compile although the schema does as JSON.
+            rules_of: Returns the rules of a call, given function name and schema. These rules may fail to
+                compile even if the schema by itself compiles.
 
         Raises:
             InvalidRequestError: A strict function's schema does not compile.
@@ -98,7 +99,14 @@ class EnforceableSchemas:
     def _allowed_part(
         self, allowance: Allowance, function: FunctionDefinition, schema: Schema, i: int
     ) -> Schema:
-        """Return the part of a schema that compiles and fits the size limit of all a request's schemas."""
+        """Return the part of a schema that compiles and whose size `allowance` still permits.
+
+        Args:
+            allowance: The size that is left for the request's schemas; it is reduced.
+            function: The function, for the log.
+            schema: The schema of its arguments.
+            i: Index of its tool in the request.
+        """
         schema = self._instead.get(digest(schema), schema)
         try:
             return _without_annotations(allowance, schema, i)
@@ -143,7 +151,7 @@ class EnforceableSchemas:
 
 
 def place(tool: int) -> str:
-    """Return the name of the request's field that holds a tool's schema."""
+    """Return the name of the request's field with the schema of a tool, given the tool's index."""
     return f"tools.{tool}.function.parameters"
 
 
@@ -170,7 +178,9 @@ def _keep_bounded(known: dict[Key, Value], key: Key, value: Value, most: int = M
 
 
 def _without_annotations(allowance: Allowance, schema: Schema, tool: int) -> Schema:
-    """Return a schema without annotations, and count its size against the allowance.
+    """Return a schema without annotations, and subtract its size from the allowance.
+
+    tool: Index of the tool in the request.
 
     Raises:
         InvalidRequestError: The schema is too large.
@@ -181,7 +191,7 @@ def _without_annotations(allowance: Allowance, schema: Schema, tool: int) -> Sch
 def _argument_schema(function: FunctionDefinition, tool: int) -> Schema:
     """Return the schema that a function's arguments must fit.
 
-    A function without parameters takes no arguments, as in OpenAI's API.
+    A function without parameters takes no arguments, as in OpenAI's API. tool: Index of its tool.
 
     Raises:
         InvalidRequestError: A custom tool's grammar is not valid.

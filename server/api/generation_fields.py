@@ -163,7 +163,7 @@ class SharedFields(SamplingFields):
 
 
 class GenerationFields(SharedFields, StructuredFields):
-    """Fields of completions, under OpenAI's names, else llama-server's."""
+    """Fields of completions. Names are OpenAI's; fields that OpenAI lacks have llama-server's names."""
 
     stream_options: StreamOptions | None = None
     max_tokens: Most | None = None

@@ -24,7 +24,10 @@ def defaults_json(params: SamplingParams) -> dict[str, Any]:
 
 
 def slot_params_json(body: GenerationFields, n_predict: int) -> dict[str, Any]:
-    """Return a request's parameters for GET /slots, other than sampling parameters, without any text."""
+    """Return a request's parameters for GET /slots, without sampling parameters and texts.
+
+    n_predict: Maximum tokens of the reply; -1: no limit.
+    """
     return {
         "ignore_eos": bool(body.ignore_eos),
         "max_tokens": n_predict,
@@ -39,7 +42,7 @@ def slot_params_json(body: GenerationFields, n_predict: int) -> dict[str, Any]:
 
 
 def settings_json(body: GenerationFields, request: GenerationRequest) -> dict[str, Any]:
-    """Return all settings of one reply."""
+    """Return all settings of the reply to `request`, which `body` asked for."""
     n_predict = -1 if request.max_tokens is None else request.max_tokens
     breakers = BREAKERS if body.dry_sequence_breakers is None else body.dry_sequence_breakers
     return {

@@ -18,7 +18,7 @@ from server.text.detokenize import marker_tokens
 
 _STRICT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 _LOOSE = {"x-guidance": {"whitespace_pattern": r"[ \n]{0,8}"}}
-"""Options of JSON in free text: white space of up to eight characters, or two levels of indentation.
+"""Options of JSON in free text: at most eight characters of white space, two levels of indentation.
 
 Without a limit, a weak model may write white space forever.
 """
@@ -57,7 +57,7 @@ class GrammarRules:
         self.made += [rule for rule in rules if rule.partition(":")[0] not in known]
 
     def rule(self, body: str) -> str:
-        """Add a rule, and return its new name."""
+        """Add a rule with this body under a new name, and return the name."""
         name = f"r_{len(self.made)}"
         self.made.append(f"{name}: {body}")
         return name
@@ -128,7 +128,10 @@ class GrammarRules:
         return " ".join([*found, *[literal(plain)] * bool(plain)])
 
     def until(self, name: str, marker: str, most: int | None = None, least: int = 0) -> str:
-        """Return a rule named `name` for text of `least` to `most` characters, followed by the marker."""
+        """Return a rule named `name` for text and the marker after it.
+
+        The text has `least` to `most` characters; None: any number.
+        """
         before, after = self._line_breaks
         token = self.control(marker)
         if token is not None and most is None:
@@ -152,7 +155,8 @@ class GrammarRules:
         Args:
             marker: The marker that ends the text.
             schema: The schema of the text.
-            behind: Texts that may follow the end marker. Otherwise the marker is part of the text.
+            behind: Texts of which one must follow the marker that ends the text. A marker before other text
+                is part of the text. Empty: the first marker ends the text.
         """
         most = self._max_length(schema)
         if most is None:
@@ -167,7 +171,7 @@ class GrammarRules:
         )
 
     def _text_rule(self, marker: str, most: int | None = None, least: int = 0) -> str:
-        """Return the name of the rule for `least` to `most` characters and a marker; add it if it is new."""
+        """Return the name of the rule that until() makes for these arguments; add the rule if it is new."""
         found = (marker, most, least)
         if found not in self._texts:
             self._texts[found] = f"t_{len(self.made)}"
@@ -175,11 +179,13 @@ class GrammarRules:
         return self._texts[found]
 
     def _more_after_marker(self, marker: str, behind: Sequence[str], most: int | None = None) -> str:
-        """Add a rule for text that continues after a marker, up to the next marker; return the rule's name.
+        """Add a rule for text after a marker that did not end the text, up to the next marker.
+
+        Returns the rule's name.
 
         Args:
             marker: The marker.
-            behind: Texts that may follow the end marker. The continuing text begins with none of them.
+            behind: Texts that show that a marker ended the text. The rule's text begins with none of them.
             most: Maximum characters of the text; None: any number.
         """
         if (marker, most) in self._longer_texts:

@@ -40,7 +40,7 @@ MIN_PREFILLED = 16
 LATER_S = 0.02
 """Seconds after a reply until it is remembered, unless a request needs it sooner.
 
-Remembering takes 1.3 ms of the interpreter, which the reply's last bytes and the next prompt need first.
+Remembering occupies the interpreter for 1.3 ms, but the reply's last bytes and the next prompt come first.
 Half: a client that asks again after 10 ms is delayed. Twice: the next turn's beginning is evaluated later.
 """
 
@@ -67,7 +67,12 @@ class History:
         self._wanted = asyncio.Event()
 
     def rendered(self, text: str, salt: str, room: Room | None = None) -> list[int]:
-        """Return the tokens of a rendered prompt; earlier replies have the tokens that were generated.
+        """Return the tokens of a rendered prompt. Earlier replies keep their generated tokens.
+
+        Args:
+            text: The rendered prompt.
+            salt: Replies of other salts do not count.
+            room: Limits of the prompt's size; None: the model's.
 
         Raises:
             ContextOverflowError: The prompt is too long.
@@ -75,7 +80,7 @@ class History:
         return self._tokens_of(self._rewritten.as_generated(text, salt), salt, "messages", room)
 
     def tokens_of(self, text: str, salt: str, param: str) -> list[int]:
-        """Return the tokens of a raw text; earlier replies have the tokens that were generated.
+        """Return the tokens of a raw text. Earlier replies of this salt keep their generated tokens.
 
         Raises:
             ContextOverflowError: The text is too long; the error names `param`. If possible, it is raised
@@ -91,7 +96,7 @@ class History:
         return tokens
 
     def recall(self, conversations: Iterable[Sequence[int]], salt: str = "") -> None:
-        """Add conversations of earlier runs or other leads; 8,000 tokens take 2 to 5 ms.
+        """Add conversations of earlier runs or other leads, as tokens. 8,000 tokens take 2 to 5 ms.
 
         Conversations with pictures are left out, because their text is not known.
         """
@@ -142,7 +147,7 @@ class History:
 
     @property
     def idle(self) -> bool:
-        """True if everything is remembered and evaluated."""
+        """True if all ended replies are remembered, and nothing is left to be evaluated ahead."""
         return not self._tasks
 
     async def close(self) -> None:
@@ -177,7 +182,7 @@ class History:
             asked: The prompt.
             request: The request for the reply.
             said: The reply as a message, and its tokens.
-            prefill: False: do not evaluate ahead.
+            prefill: False: return no tokens, so that nothing is evaluated ahead.
 
         Returns:
             The tokens; none if there are too few to evaluate ahead.

@@ -14,17 +14,17 @@ _MOST_LOGGED = 64
 
 
 def is_for_code(callers: Sequence[str] | None) -> bool:
-    """Return True if only code on the API's own servers, not the model, may call a tool."""
+    """Return True if only code on the API's own servers may call a tool, given the tool's allowed callers."""
     return bool(callers) and "direct" not in (callers or ())
 
 
 def left_out_for_code(name: str, place: str) -> str:
-    """Return a sentence about a tool that only code may call."""
+    """Return a sentence about the tool `name`, which only code may call. `place`: its field."""
     return f"{place}: {name} is left out, since only code may call it, and this server runs none"
 
 
 def left_out_tool(type: str, place: str) -> str:
-    """Return a sentence about a tool that only the API's own servers can run.
+    """Return a sentence about a tool that only the API's own servers can run; log each type once.
 
     Args:
         type: Type of the tool.

@@ -1,4 +1,4 @@
-"""Make the link by which another device opens /lend, and the link's QR code."""
+"""Make the link by which another device opens /lend, the page that drafts in a browser, and its QR code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ORIGIN = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?", re.ASCII)
 WHITE_ON_BLACK, PLAIN = "\x1b[97;40m", "\x1b[0m"
-"""A terminal's own colours may be the other way round, which not every camera reads."""
+"""Terminal codes that set the QR code's colours, since not every camera reads a code in inverted colours."""
 BORDER = 4  # modules of quiet zone on each side, as ISO 18004 wants
 
 
@@ -23,12 +23,13 @@ def lend_link(origin: str, address: str, key: str = "") -> str:
     """Return the URL of /lend for other devices.
 
     Args:
-        origin: The server's URL in the browser that asks. It is kept, unless only that machine reaches it.
+        origin: The server's URL in the browser that asks. A name such as localhost, by which only that
+            browser's machine reaches the server, is replaced by `address`.
         address: The server's address in its network; empty if no other machine reaches the server.
-        key: An API key that the link is to contain, behind the # that browsers send to no server.
+        key: An API key for the link, or empty. It follows a #, so browsers do not send it to any server.
 
     Raises:
-        FieldError: `origin` is none.
+        FieldError: `origin` is not a URL without a path.
         NotSupportedError: No other machine reaches the server.
     """
     if not ORIGIN.fullmatch(origin):
@@ -45,7 +46,7 @@ def lend_link(origin: str, address: str, key: str = "") -> str:
 
 
 def in_url(address: str) -> str:
-    """Return an address as URLs have it: one of IPv6 in brackets."""
+    """Return an IP address or name as it is written in URLs: IPv6 addresses have brackets."""
     return f"[{address}]" if ":" in address else address
 
 
@@ -55,7 +56,7 @@ def picture_of(link: str) -> str:
 
 
 def lines_of(link: str) -> str:
-    """Return the link's QR code for a terminal, two modules in a character."""
+    """Return the link's QR code as lines for a terminal; each character shows two modules."""
     text = io.StringIO()
     _code_of(link).terminal(text, compact=True, border=BORDER)
     return "\n".join(f"{WHITE_ON_BLACK}{line}{PLAIN}" for line in text.getvalue().splitlines())
@@ -68,7 +69,7 @@ def _code_of(link: str) -> QRCode:
 
 
 def _is_own(host: str) -> bool:
-    """Return True if this host in a URL is a machine's name for itself."""
+    """Return True if a URL with this host, such as localhost, leads to the machine that opens the URL."""
     try:
         address = ip_address(host)
     except ValueError:

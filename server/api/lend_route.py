@@ -1,4 +1,4 @@
-"""/lend: a draft model for browsers, and a socket on which they answer a drafter's questions."""
+"""Routes below /lend: the draft model for browsers, and the socket between a browser and its drafter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICY, FAILED, FULL = 1008, 1011, 1013  # close codes of RFC 6455, for rules, d
 
 
 async def model(request: Request, services: Services) -> Response:
-    """Return the file of the draft model, or a range of it. Raises NotSupportedError."""
+    """Return the file of the draft model, or a range of it. Raises NotSupportedError if there is none."""
     lending = _lending_of(services)
     headers = {
         "etag": f'"{await lending.digest()}"',
@@ -50,7 +50,7 @@ def _lending_of(services: Services) -> Lending:
 
 
 async def socket(websocket: WebSocket) -> None:
-    """Connect a browser with a new drafter until one of them leaves."""
+    """Connect a browser to a new drafter process until the browser or the process ends the connection."""
     services: Services = websocket.state.services
     lending = services.lending
     if lending is None or "ui" in services.hidden:
@@ -82,7 +82,10 @@ async def _lend(websocket: WebSocket, lending: Lending) -> None:
 
 
 async def _relay(websocket: WebSocket, process: Process, per_second: int) -> tuple[int, str]:
-    """Pass on messages both ways until one side ends; return the closing code and reason, or (0, "")."""
+    """Pass messages both ways until one side ends.
+
+    Returns the code and reason to close the WebSocket with; (0, "") if the browser has left.
+    """
     both = _from_browser(websocket, process, per_second), _to_browser(websocket, process)
     ways = [asyncio.create_task(way) for way in both]
     try:

@@ -1,4 +1,4 @@
-"""Lend browsers' processors to the lead: how many at once, and the process that drafts with each."""
+"""Drafting in browsers for the lead: how many draft at once, and the drafter process of each browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_LENDING = 4
 # Messages of a browser in a second: ten times what the small draft model makes here. Half: a machine that is
 # five times as fast comes near; twice: a flood takes more of a core
 MAX_PER_SECOND = 1000
-GOODBYE_S = 3.0  # seconds for a drafter to end by itself: its goodbye to the lead. Twice: a longer shutdown
+GOODBYE_S = 3.0  # seconds for a drafter to say goodbye to the lead and end. Twice: a longer shutdown
 NAME = re.compile(r"[^\w.-]+")  # characters that a drafter's name cannot have
 MAX_NAME = 32  # characters of a drafter's name. Half: no room for two words
 
@@ -36,7 +36,7 @@ class Lending:
     """The draft model for browsers, and the number of browsers that draft now."""
 
     model: Path
-    start: Callable[[BrowserLender], Awaitable[Process]]  # starts a drafter, which speaks on its pipes
+    start: Callable[[BrowserLender], Awaitable[Process]]  # starts a drafter: messages on its stdin and stdout
     most: int = MAX_LENDING
     per_second: int = MAX_PER_SECOND  # messages of each browser
     address: Callable[[], str] = str  # returns the server's address in its network; empty: it has none
@@ -44,7 +44,7 @@ class Lending:
     _digest: str = field(default="", init=False)
 
     async def digest(self) -> str:
-        """Return the SHA-256 of the model's file, by which browsers cache it."""
+        """Return the SHA-256 of the model's file in hex, by which browsers know their copy of the file."""
         if not self._digest:
             self._digest = await asyncio.to_thread(_digest_of, self.model)
         return self._digest
@@ -69,7 +69,7 @@ def named(text: str) -> str:
 
 
 async def end(process: Process) -> None:
-    """End a drafter: its standard input closes, and it is killed after GOODBYE_S."""
+    """Close a drafter's standard input, so that it ends; kill it if it has not ended after GOODBYE_S."""
     if process.stdin is not None:
         process.stdin.close()
     try:

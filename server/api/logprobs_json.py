@@ -87,7 +87,7 @@ def _top_logprobs(entry: dict[str, Any]) -> dict[str, float]:
 
 
 def _legacy_text(entry: dict[str, Any]) -> str:
-    """Return a token's text, for an incomplete character in OpenAI's notation, such as bytes:\\xf0\\x9f."""
+    """Return a token's text; an incomplete character is written as OpenAI does, such as bytes:\\xf0\\x9f."""
     data = bytes(entry["bytes"] or ())
     try:
         return data.decode() or entry["token"]

@@ -1,4 +1,4 @@
-"""GET /metrics in Prometheus' text formats; metrics that llama-server also has are repeated by its names."""
+"""GET /metrics in Prometheus' text formats. Metrics of llama-server appear again under its own names."""
 
 from __future__ import annotations
 
@@ -129,9 +129,9 @@ def _cache_metrics(cached: TierCounts) -> Iterator[Metric]:
 
 
 def _as_llama_server(traffic: Traffic, health: Health) -> Iterator[Metric]:
-    """Yield metrics under llama-server's present and former names (kv_cache), for its dashboards.
+    """Yield metrics under llama-server's names, for its dashboards.
 
-    Rates are means over all ended requests.
+    The names with kv_cache are of its earlier versions. Rates are means over all ended requests.
     """
     counters = {
         "prompt_tokens": ("Prompt tokens evaluated.", traffic.n_prompt + traffic.n_embedded),

@@ -51,7 +51,7 @@ class Cors(CORSMiddleware):
 
 
 class RequestFrame:
-    """The outermost layer: sets a request's id, account and limits on its body, and logs its line.
+    """The outermost layer: gives a request its id and account, limits its body, and logs one line.
 
     It sets x-request-id (the client's own, if sent), request-id (Anthropic's name) and openai-processing-ms.
     """
@@ -114,7 +114,11 @@ class _Body:
         self._deadline = asyncio.get_running_loop().time() + edge.body_s
 
     async def receive(self) -> Message:
-        """Return ASGI's next message. Raises InvalidRequestError with status 408, 413 or 415."""
+        """Return ASGI's next message.
+
+        Raises:
+            InvalidRequestError: The body is late (status 408), too large (413) or compressed (415).
+        """
         if self._complete:  # only the client's disconnect message may follow
             return await self._receive()
         edge = self._edge

@@ -80,7 +80,7 @@ def _anthropic_card(model: ModelCard) -> dict[str, Any]:
 
 
 def _drafting_now(services: Services) -> dict[str, Any]:
-    """Return the draft mode and the number of drafters connected now."""
+    """Return the draft mode and the number of connected drafters that the server accepts."""
     health = services.health()
     accepted = [drafter for drafter in health.drafters if drafter.state == "accepted"]
     return {"mode": health.draft_mode, "drafters": len(accepted)}

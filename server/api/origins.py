@@ -1,4 +1,4 @@
-"""Decide if a server without keys accepts a request: from programs and its own pages, not from other pages.
+"""Decide if a server without keys accepts a request: from programs and own pages yes, from other pages no.
 
 A web page open in a browser on this machine can send requests to any address, and read the replies once the
 page's own name resolves to that address (DNS rebinding). But it cannot choose the headers Host and Origin.
@@ -17,9 +17,9 @@ from server.errors import ForeignPageError
 LOCAL = "localhost"
 LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 SAFE_NAMES = re.compile(r"(.+\.)?(localhost|internal)\.?")
-"""Names that public DNS does not have: RFC 6761, and .internal, which ICANN reserved in 2024.
+"""Names that public DNS does not have: localhost (RFC 6761), and .internal (reserved by ICANN in 2024).
 
-Containers' name for this machine is among them.
+The names by which containers reach this machine end in .internal.
 """
 
 
@@ -29,7 +29,7 @@ def check_headers(headers: Headers, origins: Sequence[str], *, local: bool) -> N
     Args:
         headers: Headers of the request.
         origins: Origins of pages that may use the server, see Edge.
-        local: True if only this machine is served, so Host must be one of its names or an address.
+        local: True if only this machine is served. Then Host must be a name of it, or an IP address.
     """
     host, origin = headers.get("host", LOCAL).lower(), headers.get("origin")
     if local and not _is_own_name(host):

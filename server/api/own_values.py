@@ -31,7 +31,7 @@ _OF_OBJECTS = frozenset({"type", "properties", "required", "additionalProperties
 
 
 class OwnValues(GrammarRules):
-    """Builds rules for values that are not JSON."""
+    """Builds rules for values in Python or in Gemma's syntax, instead of JSON."""
 
     def begin(self, *, loose: bool) -> None:
         super().begin(loose=loose)
@@ -124,7 +124,7 @@ class OwnValues(GrammarRules):
         return self._list_expression(alternative, item, self.written(", ")) or self.json(alternative)
 
     def _list_expression(self, alternative: Schema, item: str, between: str) -> str:
-        """Return an expression for a list whose number of items the schema `alternative` allows.
+        """Return an expression for a list with as many items as the schema `alternative` allows.
 
         `item` and `between` are the expressions of an item and of a separator. Returns "" if a grammar cannot
         enforce the number of items.

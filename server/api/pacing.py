@@ -2,8 +2,9 @@
 
 A step with accepted guesses commits several tokens at once and takes longer than a step without guesses, so
 the stream would alternate between bursts and pauses. If a step took longer than a frame, its tokens are sent
-one by one, at intervals of at most an undrafted step, and all within the time of HELD undrafted steps. The
-end of a reply is sent at once. A frame is the time for which the server gathers tokens before sending them.
+one by one: at intervals of at most the time of an undrafted step, and all within HELD times the step's own
+time. A frame is the time for which the server gathers tokens before it sends them. The end of a reply is sent
+at once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ FRAME_S = 0.016
 Half: twice as many chunks. Twice: gaps are visible at 50 tokens per second.
 """
 HELD = 2.0
-"""All waiting tokens are sent within the time of this number of steps.
+"""All waiting tokens are sent within this number times the duration of the latest step.
 
 The 95th percentile of gaps, relative to the one without guesses, is 1.54 and 1.72 (benchmarks.inside: two
 concurrent replies of a 400M model, BF16 and Q8_0). Half: 1.66 and 1.88. Twice: 1.44 and 1.66, but tokens are
@@ -37,7 +38,7 @@ class Pace:
     __slots__ = ("_at", "_every_s", "_frame_s", "_next_frame", "_sent_at", "_step_s", "n_waiting")
 
     def __init__(self, frame_s: float = FRAME_S) -> None:
-        """Begin a stream with at least frame_s between portions; shorter steps are sent at once."""
+        """Begin a stream with portions at least frame_s seconds apart. Shorter steps are sent at once."""
         self._frame_s = frame_s
         self.n_waiting = 0  # number of tokens that are not sent yet
         self._at = 0.0  # time of the latest step
@@ -110,7 +111,7 @@ class UnsentPieces:
 
     @property
     def next_at(self) -> float | None:
-        """Return when the next waiting token is due; None if none waits or there is no pace."""
+        """Return the event loop's time when the next token is due; None if none waits or there is no pace."""
         return self.pace.next_at if self.pace is not None else None
 
     def spreads(self, n: int, at: float) -> bool:
@@ -141,7 +142,12 @@ class UnsentPieces:
             self._due += pieces
 
     def take(self, n_parsed: int, now: float, *, ends: bool) -> tuple[list[Piece], int]:
-        """Take the pieces to be sent now; all of them if the reply `ends`.
+        """Take the pieces to be sent now, or all pieces if the reply `ends`.
+
+        Args:
+            n_parsed: Number of the reply's characters that were parsed so far.
+            now: Time by the event loop.
+            ends: True if the reply has ended.
 
         Returns:
             The pieces, and the number of the reply's parsed characters up to their end.

@@ -33,7 +33,7 @@ class PartialChoice:
 
 @dataclass(frozen=True, slots=True)
 class PartialAnswer:
-    """A reply that another process has begun."""
+    """The stored beginning of an answer that another process has begun."""
 
     id: str  # id of the answer
     created: int  # Unix seconds
@@ -43,11 +43,11 @@ class PartialAnswer:
     closed: bool  # its last event was sent
 
     def asked(self, prompts: Sequence[Prompted], recipe: Json, spans: Spans) -> list[Prompted]:
-        """Return the prompts with the tokens, seeds and message beginnings of their replies so far.
+        """Return the prompts, with requests that continue the replies after the tokens so far.
 
         Args:
             prompts: The prompts as this process makes them.
-            recipe: What recipe_of() returned.
+            recipe: What recipe_of() returned when the answer began.
             spans: Returns the spans of pictures in tokens.
 
         Raises:
@@ -77,7 +77,7 @@ class PartialAnswer:
 def _with_pictures(tokens: list[int], known: Sequence[int]) -> list[int]:
     """Return a prompt's tokens, with the ids of pictures replaced by those of this process.
 
-    known: The same prompt as this process makes it; its text may differ, such as by a date.
+    known: Tokens that this process makes of the same prompt. Their text may differ, for example in a date.
     """
     ids = [token for token in known if token >= PICTURE_IDS]
     if len(ids) != sum(token >= PICTURE_IDS for token in tokens):
@@ -87,7 +87,10 @@ def _with_pictures(tokens: list[int], known: Sequence[int]) -> list[int]:
 
 
 def recipe_of(id: str, created: int, prompts: Sequence[Prompted]) -> Json | None:
-    """Return the data to submit equal requests again; None if a reply cannot be continued in the middle."""
+    """Return the data to submit equal requests again; None for a beam search, which cannot be continued.
+
+    id, created: The answer's id, and its time in Unix seconds.
+    """
     requests = [request for prompt in prompts for request in prompt.requests]
     if any(request.n_beams > 1 for request in requests):
         return None
@@ -103,7 +106,7 @@ def recipe_of(id: str, created: int, prompts: Sequence[Prompted]) -> Json | None
 
 
 def partial_answer_of(orphan: Orphan) -> PartialAnswer:
-    """Return the answer so far of a reply whose process has died, read from its log."""
+    """Return the beginning of an answer whose process is gone, from the states stored with its log."""
     recipe, states = orphan.recipe, orphan.states
     choices = [PartialChoice() for _ in range(sum(len(told["seeds"]) for told in recipe["prompts"]))]
     for state in states:

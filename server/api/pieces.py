@@ -55,7 +55,11 @@ def inputs_schema(most: int) -> dict[str, Any]:
 
 
 def unwrapped(given: Any) -> Any:
-    """Replace objects with a prompt_string, or with text parts, by their text. Raises ValueError."""
+    """Replace an object with a prompt_string or text parts by its text, also in a list.
+
+    Raises:
+        ValueError: An object has another form, or contains pictures.
+    """
     if isinstance(given, list):
         return [unwrapped(one) if isinstance(one, dict) else one for one in cast(list[Any], given)]
     if not isinstance(given, dict):
@@ -97,7 +101,11 @@ def are_pieces(pieces: object) -> bool:
 
 
 def joined_ids(vocabulary: Vocabulary, pieces: Pieces, param: str, *, special: bool) -> list[int]:
-    """Return the tokens of a prompt. Raises FieldError for an id that the vocabulary lacks."""
+    """Return the tokens of a prompt. If `special`, its texts may spell control tokens.
+
+    Raises:
+        FieldError: The vocabulary lacks an id. The error names the field `param`.
+    """
     tokens: list[int] = []
     for piece in pieces:
         if isinstance(piece, str):

@@ -32,7 +32,7 @@ async def create(request: Request, services: Services) -> Response:
 
 
 def _without_last(services: Services, body: ChatRequest) -> GenerationRequest:
-    """Return a request for the prompt except its last token, which further typing may change."""
+    """Return a request to evaluate the prompt without its last token, which further typing may change."""
     messages, pictures = shown_messages(services, body)
     text = services.template.begun(messages, setting_of(services, body))
     tokens = services.history.rendered(text, body.salt)

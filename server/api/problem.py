@@ -94,6 +94,6 @@ async def on_http_exception(request: Request, error: HTTPException) -> Response:
 
 
 def defect(what: str, error: Exception) -> DuoError:
-    """Log an unexpected exception with its traceback, and return an error without details for the client."""
+    """Log that `what` failed, with the traceback of `error`; return an error without details for clients."""
     logger.error("%s failed", what, exc_info=error)
     return DuoError("the server failed: see its log")

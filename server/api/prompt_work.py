@@ -71,7 +71,7 @@ class PromptWork:
         return await asyncio.shield(done)
 
     def expect_long(self) -> None:
-        """Let the calling work count as stuck only LONG_S from now."""
+        """Give the work that calls this LONG_S seconds, from now on, before it counts as stuck."""
         if (done := getattr(_own, "done", None)) in self._running:
             self._running[done] = time.monotonic() + LONG_S - PROMPT_STUCK_S
 

@@ -69,7 +69,12 @@ async def create(request: Request, services: Services) -> Response:
 
 
 def _pair_ids(embedder: Embedder, body: RerankRequest) -> list[list[int]]:
-    """Tokenise the pairs. Raises ContextOverflowError, or FieldError if query and document are both empty."""
+    """Return, for each document, the tokens of the query and the document.
+
+    Raises:
+        ContextOverflowError: A pair is too long.
+        FieldError: The query and a document are both empty.
+    """
     all_ids = [embedder.pair(body.query, document) for document in body.ranked]
     if (longest := max(map(len, all_ids))) > embedder.n_ctx:
         raise ContextOverflowError(longest, embedder.n_ctx, param="query")
@@ -79,7 +84,7 @@ def _pair_ids(embedder: Embedder, body: RerankRequest) -> list[list[int]]:
 
 
 def _best_results(body: RerankRequest, scores: Sequence[float]) -> Iterator[Mapping[str, Any]]:
-    """Yield the results asked for, best first."""
+    """Yield the results in the request's format, best first; at most top_n, if given."""
     best = sorted(range(len(scores)), key=lambda i: scores[i], reverse=True)[: body.top_n]
     for i in best:
         text = body.ranked[i]

@@ -1,4 +1,4 @@
-"""Streams that can be read again by the name of their conversation, as llama-server's page does.
+"""Streams that clients, such as llama-server's page, can read again by the name of their conversation.
 
 A conversation has one stream at a time. A stored document, whose id is a digest of the name, contains the id
 of the stream's log.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PING = b": ping\n\n"
 PING_S = 15
-"""Seconds of silence before a ping is written to the log. So pings count in byte offsets too."""
+"""Seconds of silence before a ping is written to the log. Byte offsets in a stream include these pings."""
 WATCH_S = 0.05  # seconds between two checks whether another lead has ended a stream
 WATCHES = 100  # maximum checks: 5 s, in which that lead polls ten times for cancellations
 SEPARATOR = "::"
@@ -71,7 +71,7 @@ async def begin_stream(
         services: The server.
         answer: The answer.
         conversation: The conversation's name.
-        recipe: Data that another process needs to continue the answer; None: none can.
+        recipe: Data that another process needs to continue the answer; None: no process can.
     """
     owner = answer.owner
     with contextlib.suppress(StoreError):
@@ -87,7 +87,7 @@ async def begin_stream(
 
 
 def write_stream(services: Services, answer: Answer, begun: NamedStream, log: ReplyLog) -> None:
-    """Begin to write an answer to the log of a stream."""
+    """Start a task that writes an answer, and pings, to `log`, the log of the stream `begun`."""
     owner, replies = answer.owner, services.replies
 
     def keep(stream: NamedStream) -> None:
@@ -108,7 +108,7 @@ async def end_stream(services: Services, owner: Owner, conversation: str) -> Non
     """Cancel a conversation's reply if it runs, in this process or another, and forget its stream.
 
     Raises:
-        BusyError: The server is shutting down; another lead must wait for the end of the reply.
+        BusyError: The server shuts down before another lead has ended the reply.
     """
     stream = await stream_of(services, owner.salt, conversation)
     if stream is None:

@@ -1,4 +1,4 @@
-"""Serve /v1/stream and /v1/streams/lookup, llama-server's routes to streams that are read again."""
+"""Serve /v1/stream and /v1/streams/lookup, llama-server's routes for reading a stream again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LookupRequest(Body):
 
 
 async def read_again(request: Request, services: Services) -> Response:
-    """Answer with the bytes of a conversation's stream from an offset on, including later bytes."""
+    """Answer with the bytes of a conversation's stream from an offset on, until the stream ends."""
     name, salt = _name_of(request), _salt_of_query(request)
     start = request.query_params.get("from") or "0"
     if not (start.isascii() and start.isdigit() and len(start) <= 18):
@@ -52,7 +52,7 @@ async def read_again(request: Request, services: Services) -> Response:
 
 
 async def _bytes_or_error(log: LogReader, start: int) -> AsyncIterator[bytes]:
-    """Yield a log's bytes; if its writer or the store is gone, the last event is the error."""
+    """Yield a log's bytes from `start` on, and an error event at the end if its writer or store is gone."""
     try:
         async for chunk in bytes_from(log, start):
             yield chunk
@@ -86,7 +86,7 @@ async def _as_json(services: Services, salt: str, stream: NamedStream) -> dict[s
 
 
 def _name_of(request: Request) -> str:
-    """Return the conversation's name, in the query or, as earlier pages of llama-server ask, in the path."""
+    """Return the conversation's name, from the path (earlier pages of llama-server) or from the query."""
     if not (name := request.path_params.get("conv_id") or request.query_params.get("conv_id")):
         raise FieldError("conv_id", "required")
     return name

@@ -34,7 +34,7 @@ MAX_BIASES = 1024
 MAX_INT32 = (1 << 31) - 1
 """Largest top_k: the wire format has 32 bits for it."""
 MOST_DIGITS = 19
-"""Maximum digits of a token id, which fit 64 bits."""
+"""Maximum digits of a token id: all numbers of 19 digits fit 64 bits."""
 SEED: dict[str, Any] = {"minimum": -(1 << 63), "maximum": (1 << 64) - 1}
 _BIAS = {"anyOf": [{"type": "number"}, {"const": False}]}
 _PAIR: dict[str, Any] = {
@@ -181,7 +181,7 @@ class SamplingFields(Body):
 
 
 def not_for_beams(fields: SamplingFields) -> str | None:
-    """Return the first field that a beam search must refuse, None if there is none.
+    """Return the name of the first field that a beam search must refuse, None if there is none.
 
     A beam search ignores temperature and filters instead of refusing them.
     """
@@ -256,7 +256,7 @@ def stop_tokens(fields: SamplingFields, vocabulary: Vocabulary) -> frozenset[int
 def _summed_biases(
     given: dict[str, Any] | list[Any], banned: Iterable[int], vocabulary: Vocabulary
 ) -> tuple[tuple[int, float], ...]:
-    """Return pairs of token id and bias, sorted by id; biases of one token add up.
+    """Return pairs of token id and bias, sorted by id. Biases of one token add up; `banned` tokens get -inf.
 
     OpenAI's format is an object from ids to numbers. llama.cpp also has a list of pairs, false instead of a
     number to ban a token, and a text instead of an id for all tokens of the text.
@@ -282,7 +282,7 @@ def _clip_bias(bias: float) -> float:
 
 
 def _bias_pairs(given: dict[str, Any] | list[Any]) -> Iterable[tuple[Any, Any]]:
-    """Return pairs of token and bias. Raises ValueError."""
+    """Return pairs of a token (id or text) and a bias. Iterating raises ValueError if one is no pair."""
     return given.items() if isinstance(given, dict) else map(_as_pair, given)
 
 
@@ -296,7 +296,7 @@ def _as_pair(item: Any) -> tuple[Any, Any]:
 
 
 def _bias_value(what: Any, value: Any) -> float:
-    """Return a bias as a number. Raises ValueError."""
+    """Return the bias `value` of the token `what` as a number: false is -inf. Raises ValueError."""
     if value is False:
         return -math.inf
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

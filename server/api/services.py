@@ -145,7 +145,7 @@ class Health:
 
 
 class AskEngine(Protocol):
-    """Runs a question on the engine's thread, see EngineThread.ask."""
+    """Calls a function with the engine, on the engine's thread; returns its result. See EngineThread.ask."""
 
     async def __call__(self, question: Callable[[Engine], T]) -> T: ...
 

@@ -48,7 +48,7 @@ async def list_slots(_: Request, services: Services) -> Response:
 
 
 async def act(request: Request, services: Services) -> Response:
-    """Save, restore or erase a slot."""
+    """Save a slot to a file, restore it from one, or erase it, as `action` in the query says."""
     action = request.query_params.get("action")
     if action not in ("save", "restore", "erase"):
         raise FieldError("action", "must be save, restore or erase")

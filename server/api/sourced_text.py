@@ -24,9 +24,10 @@ class SourcedText:
         self._text += text
 
     def take_sources(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:
-        """Return text and source of the tokens that are content, in order, each token once.
+        """Return text and source of those tokens at `spans` that are content, as `reader` found.
 
-        The joined texts are the content. A character that two tokens share belongs to the first token.
+        Pass each token of a reply once, in order; then the joined texts are the content. A character that two
+        tokens share belongs to the first token.
         """
         found: list[dict[str, str | None]] = []
         for span in spans:

@@ -10,7 +10,7 @@ StopType: TypeAlias = Literal["eos", "word", "limit"]
 
 
 def why_stopped(choice: ReplyChoice) -> tuple[StopType, str]:
-    """Return the reason, and the stop string that ended the reply ("" if none did)."""
+    """Return llama-server's stop_type, and the stop string that ended the reply ("" if none did)."""
     if choice.reason == "length":
         return "limit", ""
     return ("word" if choice.stop_string else "eos"), choice.stop_string or ""

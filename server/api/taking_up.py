@@ -32,7 +32,7 @@ logger = logging.getLogger("duo.api")
 
 
 class TakingUp:
-    """Looks for orphans as long as the application runs. For the event loop only."""
+    """Finds replies whose lead has died (orphans), and continues them. For the event loop only."""
 
     def __init__(self, services: Services, ways: Ways) -> None:
         self._services = services
@@ -89,7 +89,7 @@ class TakingUp:
 async def asked_again(
     services: Services, body: ChatRequest, orphan: Orphan, begun: PartialAnswer
 ) -> Sequence[Prompted]:
-    """Return the prompt of a chat, with the tokens that an orphaned reply already has."""
+    """Return the prompt of a chat whose reply another lead began, with the tokens of `begun` added."""
     if services.remote is not None:
         await fetch_pictures(services.remote, body)
     prompt = await services.prompt_work.run(prepared_chat, services, body)

@@ -140,7 +140,7 @@ class CustomTool(ShownTool):
 
 
 def kind_of_tool(given: Any) -> str:
-    """Return the tag by which pydantic chooses a tool's form, so that errors concern that form."""
+    """Return a tool's tag for pydantic. With a tag, validation errors concern only one form of tool."""
     return "a custom tool" if type_of(given) == "custom" else "a function"
 
 

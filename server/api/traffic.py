@@ -23,7 +23,7 @@ MAX_SOURCES = 256
 class Traffic(Tally):
     """Observes the engine's events. Read it on the event loop that receives them.
 
-    Counts only grow. Beyond MAX_SOURCES drafters, those with the oldest last reply are dropped.
+    Counts only grow. Of more than MAX_SOURCES drafters, those that drafted least recently are dropped.
     """
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 _KINDS = (("image", "an image"), ("screenshot", "an image"), ("audio", "a sound"), ("video", "a video"))
 _PICTURES, _SOUNDS = ("image_url", "input_image", "image"), ("input_audio",)
-"""Types of parts, of OpenAI's APIs and of Anthropic's."""
+"""Types of parts that are pictures and sounds, in OpenAI's APIs and in Anthropic's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,12 @@ class Senses:
     hears: bool = False
 
     def reads(self, type: Any) -> bool:
-        """Return True if the model reads parts of this type, which is no text."""
+        """Return True if the model reads parts of this type, given a type other than text."""
         return (self.sees and type in _PICTURES) or (self.hears and type in _SOUNDS)
 
     @property
     def words(self) -> str:
-        """Return what the model reads, in words."""
+        """Return what the model reads as English text, such as "text and pictures"."""
         read = ["text", *["pictures"] * self.sees, *["sounds"] * self.hears]
         return " and ".join((*filter(None, [", ".join(read[:-1])]), read[-1]))
 
@@ -38,7 +38,7 @@ def stand_in(type: str) -> str:
 
 
 def seen(url: Any) -> dict[str, Any]:
-    """Return a picture as a part of a chat message. URLs other than data URLs are refused later."""
+    """Return a picture as a part of a chat message. Whether its URL may be used is checked later."""
     return {"type": "image_url", "image_url": {"url": url}}
 
 
@@ -54,7 +54,7 @@ def text_of(part: Any) -> str:
     """Return a part's text; for a part that is not text, return the text that replaces it.
 
     Args:
-        part: JSON in OpenAI's or Anthropic's form: an object with a type and, if it is a text, a text.
+        part: A text, or an object in OpenAI's or Anthropic's form: with a type and, if it has one, a text.
     """
     if isinstance(part, str):
         return part

@@ -68,7 +68,7 @@ def _error_text(complaint: ErrorDetails) -> str:
 
 
 def _data_path(places: Sequence[str | int], data: object, *, ends_missing: bool) -> list[str]:
-    """Return pydantic's path, as strings, without the tags of unions.
+    """Return pydantic's path `places` to a part of the body `data`, as strings without the tags of unions.
 
     If `ends_missing`, the last element of `places` is a field that `data` lacks.
     """

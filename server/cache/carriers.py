@@ -12,14 +12,14 @@ from server.cache.record import Record
 
 logger = logging.getLogger("duo.cache")
 
-MOMENT_S = 0.1  # maximum wait of a part of 8 MB for a busy model: at least 80 MB/s. Off by two: 40 or 160
-PATIENT_S = 5.0  # that wait if memory is not short: 512 MB take at most 5 minutes. Off by two: 10 or 2.5
+MOMENT_S = 0.1  # maximum wait for a busy model before each 8 MB: at least 80 MB/s. Twice: 40; half: 160
+PATIENT_S = 5.0  # this maximum if memory is not short: 512 MB take at most 5 minutes. Twice: 10; half: 2.5
 # Seconds that each thread's job gets at the end; a part takes ms. Twice: closing takes 20 s if a disk hangs.
 CARRIER_CLOSE_S = 5.0
 
 
 class Background:
-    """A thread that runs keyed jobs in order.
+    """A thread that runs queued jobs one after the other. Each job has a key.
 
     An exception of a job is logged, and the next job runs. The thread is a daemon: a disk that hangs does not
     keep the process alive.
@@ -58,9 +58,9 @@ class Background:
         self._moment_s = MOMENT_S if urgent else PATIENT_S
 
     def go_on(self) -> bool:
-        """Wait while the model is busy, then return True if a long job should continue, False once closed.
+        """Wait while the model is busy, within the limit of hurry(). Returns False once closed, else True.
 
-        Jobs call it between their parts.
+        A long job calls this between its parts, and ends early if the result is False.
         """
         self._free.wait(self._moment_s)
         return self.open
@@ -156,7 +156,7 @@ class Carriers:
 
         Args:
             key: The file's key.
-            report: Called by run_reports() with the payload, None if the file is missing.
+            report: Called by run_reports() with the payload; None if the file is missing or unusable.
             used: True: count this as a use of the file.
         """
 

@@ -66,12 +66,12 @@ class TierCounts:
 
 
 def worth(n_tokens: int, idle: int) -> float:
-    """Return the worth of a snapshot of n_tokens tokens after `idle` uses of other snapshots."""
+    """Return the worth of a snapshot of n_tokens tokens; it falls with `idle` uses of other snapshots."""
     return n_tokens / (1 + idle)
 
 
 class Catalogue:
-    """Snapshots by key.
+    """All known snapshots by key, in memory or on disk.
 
     If states can be trimmed (`partial`), no snapshot is a prefix of another snapshot with the same salt.
     """
@@ -88,7 +88,8 @@ class Catalogue:
     def longest(self, tokens: Sequence[int], salt: str) -> Found | None:
         """Return the entry that shares the longest prefix with these tokens, None if there is none.
 
-        Among equally long prefixes, prefer an entry in memory.
+        Of equally long prefixes, one in memory is preferred. If states cannot be trimmed, all tokens of the
+        entry must be a prefix of these tokens.
         """
         wanted = tuple(tokens)
         found = (self._match_in(index, wanted, salt) for index in (self._warm, self._all))
@@ -146,7 +147,7 @@ class Catalogue:
         return self.entries.pop(key)
 
     def hold(self, key: str, data: bytes) -> None:
-        """Keep an entry's payload in memory. Not counted as a use."""
+        """Keep `data`, an entry's payload, in memory. Not counted as a use."""
         entry = self.entries[key]
         entry.data, entry.loading = data, False
         self.held[key] = entry
@@ -166,16 +167,16 @@ class Catalogue:
         entry.last_used, entry.leaving, entry.n_loaded = self.n_uses, False, n_loaded
 
     def keeps(self, n_tokens: int, n_bytes: float, budget: int, idle: int) -> bool:
-        """Return True if a new entry of this size would stay in memory while `idle` other entries are used.
+        """Return True if a new entry would stay in memory while `idle` other entries are used.
 
-        Entries of lower worth would be removed to make room for it.
+        Entries of lower worth would be removed to make room for it, within a budget in bytes.
         """
         new = worth(n_tokens, idle)
         above = (e.n_bytes for e in self.held.values() if not e.leaving and self._worth_of(e, 1) >= new)
         return sum(above) + n_bytes <= budget
 
     def overflowing(self, budget: int) -> Iterator[str]:
-        """Yield the keys that should leave memory so that the other entries fit, lowest worth first.
+        """Yield keys of entries to drop so that the rest fits `budget` bytes of memory, lowest worth first.
 
         Entries that were read from disk for a session that has not taken them yet come last. The latest of
         them is never yielded, because it would be read again and again.
@@ -195,7 +196,8 @@ class Catalogue:
     def backlogged(self, budget: int) -> Iterator[str]:
         """Yield the keys whose writes to disk should be cancelled, lowest worth first.
 
-        Ends once the waiting payloads are within the budget. The entry of highest worth is never yielded.
+        Ends once the waiting payloads take at most `budget` bytes. The entry of highest worth is never
+        yielded.
         """
         leaving = [key for key, entry in self.held.items() if entry.leaving]
         for key in sorted(leaving, key=lambda key: self._worth_of(self.held[key]))[:-1]:

@@ -1,4 +1,4 @@
-"""Keep snapshots on disk, in a directory with a budget that several leads may share.
+"""Keep snapshots on disk, in a directory of limited size that several leads may share.
 
 Files are not trusted, and cause no errors: a file that is damaged, of another model, or gone counts as
 missing. Call `scan` and `reconsider` from one thread only, other methods from any thread.
@@ -34,11 +34,11 @@ from server.cache.record import (
 
 NAME = re.compile(r"([0-9a-f]{64})\.duo")
 UNFINISHED = re.compile(r"[0-9a-f]{64}\.duo\.[0-9a-f]{16}\.tmp")
-RESCAN_NS = 1_000_000_000  # ns between scans of some ms each. Twice: others' files wait 2 s
+RESCAN_NS = 1_000_000_000  # ns between scans, which take some ms. Twice: other leads' files wait 2 s
 # If a directory changed less than this number of ns ago, a later change may have left the same time: the
 # coarsest clock, FAT's, has steps of 2 s. Half: changes may go unseen.
 SETTLED_NS = 2_000_000_000
-STALE_NS = 600_000_000_000  # age in ns of abandoned files: 120 times PATIENT_S. Half: 60 times
+STALE_NS = 600_000_000_000  # age in ns from which an unfinished file is abandoned: 120 PATIENT_S. Half: 60
 
 logger = logging.getLogger("duo.cache")
 T = TypeVar("T")
@@ -56,16 +56,23 @@ class Scan:
 
 
 class DiskTier:
-    """The snapshots in a directory with one fingerprint, the digest of everything that a state depends on.
+    """The snapshots in a directory that have one fingerprint: a digest of all that a state depends on.
 
-    The budget applies to the directory: files of other models count, and the least recently used of all files
-    are removed first. Files whose names have another form are never touched.
+    The budget limits the whole directory: files of other models count, and the least recently used of all
+    files are removed first. Files are never touched if their names do not have the form of a snapshot's.
     """
 
     def __init__(
         self, directory: Path, *, budget_bytes: int, fingerprint: str, clock: Callable[[], int] = time.time_ns
     ) -> None:
-        """Open a directory, made if missing. `clock` returns the time of day in ns. Raises OSError."""
+        """Open a directory, or make it. Raises OSError.
+
+        Args:
+            directory: The directory.
+            budget_bytes: Maximum size of all snapshots in it.
+            fingerprint: A text that contains everything that a state depends on.
+            clock: Returns the time of day in nanoseconds.
+        """
         self.budget_bytes = budget_bytes
         self.n_evicted = 0
         self.n_skipped = 0  # files that were damaged, of another model, or not readable
@@ -91,9 +98,9 @@ class DiskTier:
         self.trim()
 
     def scan(self, believed: Iterable[str]) -> Scan:
-        """Return the heads of new files, and the names of `believed` that are gone.
+        """Return the heads of new files, and those of the names `believed` whose files are gone.
 
-        Both are empty if the directory has not changed, or was scanned less than RESCAN_NS ago.
+        Both are empty if the directory is unchanged, or was scanned less than RESCAN_NS nanoseconds ago.
         """
         now = self._clock()
         if self._scanned_ns is not None and abs(now - self._scanned_ns) < RESCAN_NS:
@@ -117,8 +124,7 @@ class DiskTier:
     def reconsider(self, keep: Collection[str], *, bad: str | None = None) -> None:
         """Make the next call of scan() report all files again, except those in `keep`.
 
-        Reasons: a file may have returned, may be needed again because its replacement is lost, or may have
-        changed.
+        Call it if a file may have returned or changed, or if the snapshot that was to replace it is lost.
 
         Args:
             keep: Names not to report.
@@ -130,7 +136,7 @@ class DiskTier:
         self._stamp = self._scanned_ns = None
 
     def write(self, record: Record, going_on: Callable[[], bool]) -> tuple[bool, list[str]]:
-        """Write a file; return (True if that worked, names of the snapshots removed to make room).
+        """Write a file; return (True on success, names of the snapshots removed to make room).
 
         The budget is never exceeded: room is made before the first byte. The file is not synced: its checksum
         shows if it is incomplete. Writing stops once going_on() returns False.
@@ -157,7 +163,7 @@ class DiskTier:
         return True, removed
 
     def read(self, name: str, *, used: bool = True) -> bytes | None:
-        """Return a file's checked payload, None if it is missing. `used`: count this as a use."""
+        """Return a file's checked payload, None if it is missing or unusable. `used`: count a use."""
         usable = self._read_usable(name, read)
         if usable is not None and used:
             self.touch(name)
@@ -209,7 +215,7 @@ class DiskTier:
     def _read_usable(
         self, name: str, read: Callable[[BinaryIO, bytes], tuple[Head, T]]
     ) -> tuple[int, Head, T] | None:
-        """Return (last use in ns, head, result of `read`); None if the file is gone or skipped."""
+        """Return (last use in ns, head, second result of `read`); None if the file is gone or unusable."""
         try:
             with opened(self._path_of(name + ".duo")) as file:
                 used_ns = os.fstat(file.fileno()).st_mtime_ns
@@ -238,7 +244,7 @@ class DiskTier:
     def _skip_file(self, name: str, error: Exception) -> None:
         """Count and log a file that cannot be used, and remove it if it is damaged.
 
-        For foreign files, only the first one for each reason is logged as a warning.
+        Of files that raise ForeignError, only the first one for each reason is logged as a warning.
         """
         path, reason = self._path_of(name + ".duo"), str(error) or type(error).__name__
         with self._lock:
@@ -250,7 +256,7 @@ class DiskTier:
             _unlink_file(path)
 
     def _say_of_writing(self, error: Exception) -> None:
-        """Warn that writing fails, but not again until it works: a full disk fails every time."""
+        """Warn of the first failed write after a successful one: on a full disk, every write fails."""
         if isinstance(error, OSError) and not self._warned_of_writing:
             self._warned_of_writing = True
             logger.warning("a conversation could not be saved in %s: %s", self._directory, error)

@@ -1,7 +1,7 @@
 """Keep snapshots under names that clients choose: the files of /slots, in a separate directory.
 
-A name that could mean anything except a file in this directory is refused. Each salt has its own names. Files
-have the format of record.py, so damaged files and those of other models are never loaded. Safe from any
+A name is refused if it could refer to anything but a file in this directory. Each salt has its own names.
+Files have the format of record.py, so damaged files and files of other models are never loaded. Safe from any
 thread; several leads may share the directory.
 """
 
@@ -21,7 +21,7 @@ from server.cache.record import ForeignError, digest, opened, private, read, rec
 
 MAX_NAME_BYTES = 128  # with a salt's prefix of 34, below the 255 bytes of file systems; twice is above
 UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.tmp")  # no client can choose such a name: it begins with a dot
-ANY_MODEL = digest("slots")  # replaces the fingerprint in file names: models share the names of clients
+ANY_MODEL = digest("slots")  # in place of a fingerprint: the file's name does not depend on the model
 
 
 class FullError(Exception):
@@ -38,7 +38,7 @@ class NamedState:
 
 
 def fault(name: str) -> str | None:
-    """Return why a text cannot be the name of a file, None if it can."""
+    """Return why a text cannot be a file's name, as a phrase such as "is empty"; None if it can."""
     if not name:
         return "is empty"
     if any(character in name for character in "/\\:"):  # with a colon Windows names a drive, or a stream
@@ -68,7 +68,9 @@ class NamedFiles:
         self._fingerprint = digest(fingerprint)
 
     def write(self, name: str, tokens: Sequence[int], data: bytes, salt: str = "") -> int:
-        """Write or replace the file of this name and salt, and sync it. Returns its size in bytes.
+        """Write tokens and their state `data` to the file of this name and salt, and sync it.
+
+        Replaces an earlier file of this name. Returns the size of the file in bytes.
 
         Raises:
             FullError: There is no room; nothing is changed.

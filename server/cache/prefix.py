@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from server.cache.radix import RadixIndex, common_prefix
 
-# A conversation's worth halves with this number of uses of others: two rounds of four slots. One of 8k tokens
-# is worth less than a fresh one of 1k after 24 uses. Twice: after 48; half: after 12.
+# A conversation's worth halves after this number of uses of other conversations: two rounds of four slots. A
+# conversation of 8k tokens is worth less than a fresh one of 1k after 24 uses. Twice: after 48; half: 12.
 HALF_LIFE = 8
-ONE_STEP = 64  # tokens that about one step evaluates: so few are not worth keeping. Twice: nor are two steps'
+ONE_STEP = 64  # fewer tokens are not worth keeping: about one step evaluates them. Twice: about two steps do
 # Assumed tokens at a prompt's end that a template may write differently in the next turn. Half: the next turn
 # of a template that changes more takes another sequence; twice: prompts that differ only in the last 32 share
 # one.
@@ -30,9 +30,9 @@ BusyTokens: TypeAlias = tuple[list[int], int]
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """A conversation that loses its sequence. The sequence holds its tokens until the caller empties it.
+    """The content of a KV sequence: of one that the caller should empty, or of an idle one.
 
-    To keep the conversation, save it before that.
+    To keep the conversation of a sequence, save it before emptying the sequence.
     """
 
     seq: int
@@ -97,9 +97,8 @@ class PrefixCache:
         """Claim the best sequence for a prompt, or the idle sequence `only`.
 
         The prompt reuses the longest prefix that it shares with a sequence. That sequence itself is claimed
-        if it is idle, if at least half of its tokens stay, and if the prompt continues its conversation.
-        Otherwise the sequence whose loss costs least is claimed, and the prefix is copied. The prompt's last
-        token is always evaluated, for its logits.
+        if the prompt continues its idle conversation. Otherwise the idle sequence whose loss costs least is
+        claimed, and the prefix is copied to it. The prompt's last token is always evaluated, for its logits.
 
         Args:
             tokens: The prompt.
@@ -228,7 +227,7 @@ class PrefixCache:
         return self._in_place(seq, source, length)
 
     def _in_place(self, seq: int, source: int | None, length: int) -> Reuse:
-        """Return how `seq` is claimed for a prompt whose first `length` tokens are in the sequence `source`.
+        """Return the Reuse that claims `seq` for a prompt whose first `length` tokens are in `source`.
 
         source: None if no sequence shares the prompt's beginning; `length` is then 0.
         """
@@ -239,10 +238,10 @@ class PrefixCache:
         return Reuse(seq, length, seq if source is None else source, evicted)
 
     def _goes_on(self, source: int, length: int) -> bool:
-        """Return True if a prompt that shares `length` tokens with `source` continues that conversation.
+        """Return True if a prompt that shares `length` tokens with `source` continues its idle conversation.
 
-        It must share the whole prompt of that conversation's latest reply, except a few tokens at its end.
-        Otherwise it is another conversation, even if both begin with the same long text.
+        The prompt must share at least half of the conversation's tokens. It must also share the prompt of the
+        latest reply, except its last TEMPLATE tokens: two conversations may begin with one long text.
         """
         resident = self._residents[source]
         if resident.busy or length * 2 < len(resident.tokens):

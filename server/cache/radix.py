@@ -15,7 +15,7 @@ Tokens: TypeAlias = list[int] | tuple[int, ...]
 
 
 def common_prefix(a: S, b: S) -> int:
-    """Return the number of equal leading items. Bisects over slices, which compare in C."""
+    """Return how many leading items of `a` and `b` are equal. Bisects over slices, which compare in C."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high
@@ -121,14 +121,14 @@ class RadixIndex(Generic[K]):
         return (length, self._keys[node.latest]) if length else (0, None)
 
     def match_whole(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """Match like match(), but only sequences that are as a whole a prefix of these tokens."""
+        """Return (length, key) as match() does, of a sequence that is entirely a prefix of these tokens."""
         node, length = self._descend_along(salt, tuple(tokens))
         while node.parent and (node.depth > length or not node.here):
             node = node.parent
         return (node.depth, self._keys[max(node.here.values())]) if node.depth else (0, None)
 
     def shared(self, key: K) -> int:
-        """Return the length of the longest prefix that the key's sequence shares with others of its salt.
+        """Return the length of the longest prefix that a key's sequence shares with another of its salt.
 
         Raises KeyError if the key is not there.
         """
@@ -166,9 +166,10 @@ def _split_edge(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
 
 
 def _prune_node(node: _RadixNode[K]) -> _RadixNode[K]:
-    """Remove the node if it has no keys; join the remaining node with a single child if it has no key itself.
+    """Simplify the tree after a key was removed from this node.
 
-    Returns the deepest node whose `latest` may belong to the removed key.
+    A node without keys here or below is removed. Then a node without keys of its own is merged with its only
+    child. Returns the deepest node whose `latest` may still be the stamp of the removed key.
     """
     if node.parent and not node.n_keys:
         del node.parent.children[node.edge[0]]

@@ -29,9 +29,9 @@ MAGIC = b"duo-kv\r\n"  # shows in the first bytes if a copy has rewritten line e
 RECORD_VERSION = 1
 HEAD = struct.Struct("<8sIIQ32s32s")
 SUM = struct.Struct("<I")
-CHUNK = 8 << 20  # bytes written between calls of going_on(): 3 to 15 ms of a core. Off by two: so are they
+CHUNK = 8 << 20  # bytes written between calls of going_on(): 3 to 15 ms of a core. Twice: 6 to 30 ms
 OPEN = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-STRETCH = 1 << 10  # scrypt's cost: a guess at a weak API key takes 2 ms and 1 MiB. Off by two: so are both
+STRETCH = 1 << 10  # scrypt's cost: a guess at a weak API key takes 2 ms and 1 MiB. Twice: 4 ms and 2 MiB
 
 
 class ForeignError(Exception):
@@ -48,7 +48,7 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Everything in a snapshot's file except the payload; `salt` is a salt_digest()."""
+    """Data of a snapshot's file, without the payload of n_bytes bytes; `salt` is a salt_digest()."""
 
     name: str
     salt: str
@@ -87,18 +87,21 @@ def digest(text: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def salt_digest(salt: str, fingerprint: bytes) -> str:
-    """Return the hex digest that replaces a salt in files. It is slow on purpose: API keys may be weak."""
+    """Return the hex digest that replaces a salt in files with this fingerprint.
+
+    It is slow on purpose, because a salt may be a weak API key.
+    """
     return hashlib.scrypt(salt.encode(), salt=b"duo" + fingerprint, n=STRETCH, r=8, p=1, dklen=32).hex()
 
 
 def name_of(fingerprint: bytes, salt: str, tokens: Sequence[int]) -> str:
-    """Return the file's name of a conversation, the same in all leads; `salt` is a digest."""
+    """Return the file name of a snapshot with these tokens, equal in all leads; `salt` is a salt_digest()."""
     packed = np.asarray(tokens, dtype="<i4").tobytes()
     return hashlib.sha256(fingerprint + bytes.fromhex(salt) + packed).hexdigest()
 
 
 def record(fingerprint: bytes, salt: str, tokens: Sequence[int], payload: bytes) -> Record:
-    """Return the record of a state; `salt` is a digest."""
+    """Return a record of `payload`, the state of these tokens; `salt` is a salt_digest()."""
     packed = np.asarray(tokens, dtype="<i4").tobytes()
     fields = MAGIC, RECORD_VERSION, len(tokens), len(payload), fingerprint, bytes.fromhex(salt)
     head = HEAD.pack(*fields) + packed
@@ -126,7 +129,10 @@ def opened(path: Path) -> BinaryIO:
 
 
 def read(file: BinaryIO, fingerprint: bytes) -> tuple[Head, bytes]:
-    """Return the head and the payload, checked. Raises ForeignError, CorruptError, OSError, MemoryError."""
+    """Return the head and payload of a file, both checked.
+
+    Raises CorruptError, OSError or MemoryError, and ForeignError if the file has another fingerprint.
+    """
     head, sum = read_head(file, fingerprint)
     payload = file.read(head.n_bytes)
     if file.read(SUM.size) != SUM.pack(zlib.crc32(payload, sum)):
@@ -135,10 +141,10 @@ def read(file: BinaryIO, fingerprint: bytes) -> tuple[Head, bytes]:
 
 
 def read_head(file: BinaryIO, fingerprint: bytes) -> tuple[Head, int]:
-    """Return the head, and the checksum of all bytes before the payload.
+    """Return the head of a file, and the checksum of all bytes before the payload.
 
-    The checksum is compared first, so that a flipped bit in the fingerprint does not pass for another model.
-    Raises ForeignError, CorruptError, OSError.
+    The checksum is compared before the fingerprint: a flipped bit means damage, not another model. Raises
+    ForeignError, CorruptError, OSError.
     """
     size = os.fstat(file.fileno()).st_size
     fixed = file.read(HEAD.size)

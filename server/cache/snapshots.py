@@ -19,7 +19,7 @@ from server.cache.record import Head, digest, name_of, record, salt_digest
 
 Hear: TypeAlias = Callable[[Sequence[Sequence[int]]], None]
 
-BACKLOG_BYTES = 512 << 20  # bytes that may wait for a slow disk: about the largest snapshot. Half: more loss
+BACKLOG_BYTES = 512 << 20  # bytes that may wait for a slow disk: one large snapshot. Half: more are lost
 
 
 class Snapshots:
@@ -60,7 +60,7 @@ class Snapshots:
         self._take_in_changes()
 
     def keeps(self, n_tokens: int, n_bytes: float, idle: int = 0) -> bool:
-        """Return True if a state put now would stay in memory until `idle` other states have been used."""
+        """Return True if a state put now would be kept during `idle` uses of others; with a disk always."""
         if self._disk or not self.memory_bytes:
             return self._disk is not None
         return self._catalogue.keeps(n_tokens, n_bytes, self.memory_bytes, idle)
@@ -80,7 +80,7 @@ class Snapshots:
                 self._take_in_changes()
 
     def hear(self, salt: str, heard: Hear) -> None:
-        """Set a callback that gets the tokens of each snapshot of this salt that another lead saves."""
+        """Make `heard` get the tokens of each snapshot with this salt that another lead saves."""
         self._hearing[self._salt_digest(salt)] = heard
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
@@ -89,7 +89,7 @@ class Snapshots:
         return self._catalogue.longest(tokens, self._salt_digest(salt))
 
     def conversations(self, salt: str = "", *, most: int) -> list[tuple[int, ...]]:
-        """Return the tokens of the snapshots of this salt, most recently used first."""
+        """Return the tokens of at most `most` snapshots with this salt, most recently used first."""
         self._run_reports()
         return self._catalogue.conversations(self._salt_digest(salt), most)
 
@@ -102,7 +102,7 @@ class Snapshots:
         return key is not None
 
     def n_saved(self, tokens: Sequence[int], salt: str = "") -> int:
-        """Return how many leading tokens are or will be in a file. Without a disk, return their number."""
+        """Return how many leading tokens are or will be in a file; without a disk, return len(tokens)."""
         if self._disk is None:
             return len(tokens)
         found = self._catalogue.longest(tokens, self._salt_digest(salt))
@@ -110,7 +110,7 @@ class Snapshots:
         return found.length if found and entry and (entry.on_disk or entry.writing) else 0
 
     def put(self, tokens: Sequence[int], salt: str, data: bytes, n_loaded: int = 0) -> None:
-        """Keep the state of these tokens, and write it to disk in the background. n_loaded: see Entry."""
+        """Keep `data`, the state of these tokens; write it to disk in the background. n_loaded: see Entry."""
         self._run_reports()
         if not tokens:
             return
@@ -148,7 +148,7 @@ class Snapshots:
         return data
 
     def fetch(self, key: str) -> None:
-        """Read a snapshot from disk into memory for get(), or drop it if that fails; then call on_ready."""
+        """Begin to read a snapshot from disk for get(); drop it if that fails. Then on_ready is called."""
         self._run_reports()
         if key == self._unasked:
             self._unasked = None
@@ -157,8 +157,8 @@ class Snapshots:
     def fetch_ahead(self, most: int, room_bytes: int) -> bool:
         """Begin to read one of the latest snapshots before it is needed; return False if none is left.
 
-        The first call selects the `most` latest snapshots. Each is read once, after on_ready() of the
-        previous one, if it fits into half of room_bytes. Reading does not count as a use, and evicts nothing.
+        The first call selects the `most` latest snapshots. Each read waits for on_ready() of the one before.
+        Reads take at most half of the free memory (room_bytes now), evict nothing and do not count as uses.
         """
         self._run_reports()
         if self._carriers is None:
@@ -202,7 +202,7 @@ class Snapshots:
             self._carriers.close()
 
     def counters(self) -> TierCounts:
-        """Return the statistics as of the engine's last call of a method. Safe from any thread."""
+        """Return statistics, which the engine's calls of other methods update. Safe from any thread."""
         entries = list(self._catalogue.entries.values())
         return replace(
             self._counts,

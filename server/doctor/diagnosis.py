@@ -16,7 +16,7 @@ class Findings:
     """Measurements of a machine and two models; times in seconds."""
 
     step_s: list[float] = field(default_factory=list[float])  # a step of the target, by its number of rows
-    beside_s: list[float] | None = None  # the same beside a drafter here; None if duo up starts none
+    beside_s: list[float] | None = None  # such a step while a drafter runs here; None if duo up starts none
     guess_s: float | None = None  # a guess of the draft model in the lead
     read_s: float = 0.0  # reading a prompt by the draft model
     guess_beside_s: float | None = None  # a guess of a drafter beside the target
@@ -30,7 +30,7 @@ class Findings:
     chosen: str = ""  # who drafts under duo up
     obstacle: str | None = None  # why this draft model cannot draft for this target
     disturbed: bool = False  # other programs kept the machine busy, so there is no verdict
-    beside_disturbed: bool = False  # the same, while a drafter beside the target was measured
+    beside_disturbed: bool = False  # other programs did so while target and drafter ran together
 
 
 def report_lines(findings: Findings) -> list[str]:

@@ -78,7 +78,7 @@ class DoctorSettings(UpSettings):
 
 
 def doctor(settings: DoctorSettings) -> int:
-    """Print the findings. Raises StartupError if a model cannot be loaded."""
+    """Measure, print the findings, and return 0. Raises StartupError if a model cannot be loaded."""
     console = Console(stderr=settings.json_output, highlight=False, soft_wrap=True)
     findings = examine(settings, console)
     if settings.json_output:
@@ -89,7 +89,10 @@ def doctor(settings: DoctorSettings) -> int:
 
 
 def examine(settings: DoctorSettings, console: Console) -> Findings:
-    """Measure both models as duo up would place them. Raises StartupError or BackendError."""
+    """Measure both models as duo up would place them. Progress is shown on the console.
+
+    Raises StartupError or BackendError.
+    """
     settings = prepared(settings.model_copy(update={"mmproj_auto": False}))  # which it has no use for
     machine = Machine(n_cores(), free_memory_of_gpus())
     draft = draft_for(settings, machine)
@@ -178,7 +181,7 @@ def _with_python(step_s: Sequence[float]) -> Seconds:
 
 
 def _prompts_of(settings: DoctorSettings, target: LlamaBackend) -> list[list[int]]:
-    """Return prompts as token ids. Raises StartupError for a file of questions that cannot be read."""
+    """Return the prompts to measure with, as token ids. Raises StartupError if --questions is unreadable."""
     asked: list[Any] = [[{"role": "user", "content": question}] for question in QUESTIONS]
     if settings.questions is not None:
         try:
@@ -207,7 +210,7 @@ def _draft_options(
 
 
 def _round_trip(url: str | None) -> float:
-    """Return the seconds from here to Redis and back. Raises StartupError."""
+    """Return the seconds from here to Redis and back; None: to an embedded one. Raises StartupError."""
     with ExitStack() as stack:
         url = url or stack.enter_context(EmbeddedServer()).url
         check(url)

@@ -17,7 +17,7 @@ from server.lead.calibration import DISTURBED, measure
 from server.llama.backend import Backend, Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 
-TEXT_S = 30.0  # maximum seconds for the target's replies. Half: half as many tokens tell the acceptance
+TEXT_S = 30.0  # maximum seconds for all replies. Half: acceptance is measured with half as many tokens
 MAX_JUDGED_TOKENS = 160  # maximum tokens of a reply
 # Untimed first guesses, and timed guesses. Half: the median scatters by 1.4 times as much.
 WARM_UP, TIMED_GUESSES = 3, 20
@@ -35,9 +35,7 @@ class DisturbedError(Exception):
 
 
 def step_seconds(backend: Backend, *, alone: bool = True) -> list[float]:
-    """Measure the seconds of a decode by its rows.
-
-    Leaves the KV cache empty.
+    """Measure the seconds of a decode by its number of rows, and leave the KV cache empty.
 
     Args:
         backend: The model.
@@ -91,7 +89,7 @@ def _are_plausible(seconds: Mapping[int, float]) -> bool:
 def replies(backend: Backend, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the model's reply to each prompt at temperature 0, and leave the KV cache empty.
 
-    After TEXT_S seconds replies are cut short.
+    Replies are cut short so that all of them together take about TEXT_S seconds.
     """
     deadline = time.perf_counter() + TEXT_S
     said: list[list[int]] = []
@@ -102,7 +100,10 @@ def replies(backend: Backend, prompts: Sequence[Sequence[int]]) -> list[list[int
 
 
 def _generate_reply(backend: Backend, prompt: Sequence[int], deadline: float) -> list[int]:
-    """Generate until the reply ends, at MAX_JUDGED_TOKENS, or at the deadline; at least one token."""
+    """Return a reply of at least one token: up to its end, MAX_JUDGED_TOKENS or the deadline.
+
+    deadline: By time.perf_counter().
+    """
     tokens, pending, position = list[int](), list(prompt), 0
     while len(tokens) < MAX_JUDGED_TOKENS and (not tokens or time.perf_counter() < deadline):
         logits = _evaluate_tokens(backend, position, pending, 1)
@@ -116,7 +117,10 @@ def _generate_reply(backend: Backend, prompt: Sequence[int], deadline: float) ->
 
 
 def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[Guess], float]:
-    """Return the draft model's guesses of all tokens of a reply but the first, and its prefill's seconds."""
+    """Return the draft model's guesses of all tokens of a reply but the first, and its prefill's seconds.
+
+    said: The reply's tokens.
+    """
     found: list[Guess] = []
     began = time.perf_counter()
     _evaluate_tokens(draft, 0, prompt, 1)
@@ -149,7 +153,7 @@ def _draft_paced(draft: Backend, n: int) -> Iterator[float]:
 
 @contextmanager
 def drafting(options: LlamaOptions) -> Generator[Connection]:
-    """Run a process that drafts without pause, like a drafter beside the target; pace() returns its speed."""
+    """Run a process that drafts without pause, like a drafter beside the target; yield a link for pace()."""
     context = get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_draft_on, args=(options, there), daemon=True)
@@ -182,7 +186,7 @@ def _draft_on(options: LlamaOptions, lead: Connection) -> None:
 
 
 def _evaluate_tokens(backend: Backend, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
-    """Evaluate tokens, and return the logits of the last n_wanted, which must fit one decode."""
+    """Evaluate tokens at `position`; return the logits of the last n_wanted, which must fit one decode."""
     last = (len(tokens) - 1) // backend.n_batch * backend.n_batch
     for begin in range(0, last, backend.n_batch):
         _decode_tokens(backend, position + begin, tokens[begin : begin + backend.n_batch], 0)

@@ -1,8 +1,8 @@
-"""Forecast how long a text takes with drafts made elsewhere, replaying its steps with measured times. Pure.
+"""Forecast how long a text takes with drafts made elsewhere. Replays its steps with measured times. Pure.
 
-A reply is a list of guesses, one for each token after the first: whether the draft model, given the text
-before, names the target's token, and how sure it is. A chain of guesses is right up to the first wrong one.
-So one evaluation of a reply by both models shows what any way of drafting would gain.
+A reply is a list of guesses, one for each token after the first. A guess says whether the draft model, given
+the text before, names the target's token, and with what confidence. A chain of guesses is right up to the
+first wrong one. So one evaluation of a reply by both models shows what any way of drafting would gain.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def n_tokens(text: Text) -> int:
 
 
 def undrafted(text: Text, seconds: Seconds) -> float:
-    """Return the seconds of the text without drafts."""
+    """Return the seconds to make the text without drafts, given the seconds of a step by its rows."""
     return n_tokens(text) * seconds[1]
 
 
@@ -68,7 +68,7 @@ def inside(text: Text, seconds: Seconds, guess_s: float, read_s: float = 0.0) ->
 
 
 def beside(text: Text, seconds: Seconds, device: Device) -> float:
-    """Return the seconds of the text with a drafter that works while the target does."""
+    """Return the seconds to make the text if a drafter on `device` works while the target does."""
     return _text_seconds(text, seconds, lambda reply, worth_s: _beside_step(reply, seconds, device, worth_s))
 
 
@@ -82,12 +82,12 @@ def _text_seconds(text: Text, seconds: Seconds, schedule: Schedule) -> float:
 
 
 def _chosen_count(guesses: Sequence[Guess], seconds: Seconds, worth_s: float, guess_s: float = 0.0) -> int:
-    """Return how many guesses a step makes and verifies if the planner knew all guesses.
+    """Return how many guesses a step should verify, given the confidence of all guesses.
 
     Args:
         guesses: The guesses after the committed tokens.
         seconds: Seconds of a step, by its number of rows.
-        worth_s: Seconds per token of the whole text, which a further guess must not exceed.
+        worth_s: Seconds per token of the whole text: a further guess must not cost more per token gained.
         guess_s: Seconds of a guess inside the step.
     """
     paths = accumulate((guess.confidence for guess in guesses[:MAX_GUESSES]), mul)
@@ -135,7 +135,7 @@ class _Drafter:
         self._arrivals: dict[int, float] = {}
 
     def arrived(self, at: int, now: float) -> int:
-        """Return how many consecutive guesses from token `at` on have arrived; only the last may be wrong."""
+        """Return how many guesses from token `at` on have arrived by `now`, up to the first wrong one."""
         n = 0
         while n < MAX_GUESSES and self._arrival_time(at + n) <= now:
             n += 1
@@ -152,7 +152,7 @@ class _Drafter:
         return self._arrivals.get(place, float("inf"))
 
     def hears(self, at: int, now: float) -> None:
-        """Note that the lead has committed everything before `at`."""
+        """Note that the lead has committed all tokens before token `at`, at the time `now` in seconds."""
         passed = self._next - 1 < at if self._lost else self._next < at
         if passed:
             self._next = at

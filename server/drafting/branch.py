@@ -15,7 +15,7 @@ NO_SEQ = -1
 class Branch:
     """Guesses after the session's first `fork` tokens: the path, or an alternative to it.
 
-    The KV sequence `seq` of an alternative contains the first n_kv tokens of its text.
+    An alternative has its own KV sequence `seq`, which contains the first n_kv tokens of its text.
     """
 
     def __init__(self, fork: int, chain: int, guesses: Sequence[DraftGuess] = ()) -> None:
@@ -55,14 +55,14 @@ class Branch:
         self.scores.append(self.scores[-1] * guess.confidence)
 
     def chain_after(self, n: int) -> int:
-        """Return the chain hash of the text up to the first n guesses."""
+        """Return the chain hash of the text up to and including the first n guesses."""
         chains = self._chains
         for guess in self.guesses[len(chains) - 1 : n]:
             chains.append(chain_next(chains[-1], guess.token))
         return chains[n]
 
     def confirm(self, n: int) -> None:
-        """Move the fork to after the first n guesses, which were right."""
+        """Move the fork past the first n guesses, because the lead has committed them."""
         self.fork += n
         self.n_published = max(0, self.n_published - n)
         self._chains = [self.chain_after(n)]
@@ -70,7 +70,13 @@ class Branch:
         self.scores = list(accumulate((guess.confidence for guess in self.guesses), mul, initial=1.0))
 
     def take_draft(self, drafter: str, session: int, td_us: int) -> Draft:
-        """Return the first MAX_NODES unpublished guesses as a message, and count them as published."""
+        """Return the first MAX_NODES unpublished guesses as a message, and count them as published.
+
+        Args:
+            drafter: Id of the drafter.
+            session: Id of the session.
+            td_us: Microseconds that a guess takes.
+        """
         start = self.n_published
         guesses = self.guesses[start : start + MAX_NODES]
         self.n_published += len(guesses)

@@ -24,8 +24,8 @@ _TOKENS = attrgetter("tokens")
 class DraftCache:
     """Gives KV sequences to sessions and their branches.
 
-    Each session with a sequence reserves cells for all its tokens. A session that outgrows the cache gives up
-    its sequence. A closed session's sequence stays cached until its cells are needed.
+    A session that has a sequence reserves cells for all its tokens. If it outgrows the cache, it loses its
+    sequence. The sequence of a closed session stays cached until its cells are needed.
     """
 
     def __init__(self, backend: Cells, n_branches: int = 0) -> None:
@@ -36,13 +36,13 @@ class DraftCache:
         self._branches: dict[int, Branch] = {}  # by slot
 
     def add(self, batch: Batch, session: DraftSession, n: int, n_wanted: int) -> None:
-        """Add rows for the session's next n tokens, with logits for the last n_wanted."""
+        """Add rows for the session's next n tokens to the batch, with logits for the last n_wanted rows."""
         start = session.n_kv
         session.n_kv = end = start + n
         batch.extend(self.slots.seqs[session.seq], start, session.tokens[start:end], n_wanted)
 
     def add_branch(self, batch: Batch, branch: Branch) -> None:
-        """Add rows for a branch's pending tokens, with logits for the last."""
+        """Add rows for a branch's pending tokens to the batch, with logits for the last row."""
         batch.extend(self.slots.seqs[branch.seq], branch.n_kv, branch.pending, 1)
         branch.n_kv = branch.end
 
@@ -53,7 +53,7 @@ class DraftCache:
 
         Args:
             session: The session whose tokens will be evaluated.
-            planned: Slots with rows in this step.
+            planned: Slots with rows in this step: their cells cannot be copied before its decode.
 
         Returns:
             False if there is no room.
@@ -121,7 +121,7 @@ class DraftCache:
     # -- branches ----------------------------------------
 
     def begin(self, session: DraftSession, fork: int, second: DraftGuess, gain: float) -> Branch | None:
-        """Begin a branch in a free sequence, or in the sequence of a less likely branch, whose guesses stay.
+        """Begin a branch in a free sequence, or in that of a less likely branch, which keeps its guesses.
 
         Args:
             session: The session.
@@ -130,7 +130,7 @@ class DraftCache:
             gain: Probability that the lead takes the branch.
 
         Returns:
-            None if there is no room.
+            The branch; None if there is no room.
         """
         if session.seq == NO_SEQ:
             return None
@@ -165,6 +165,6 @@ class DraftCache:
         del self._branches[slot]
 
     def _spare_cells(self, *, branches: bool = True) -> int:
-        """Return the number of cells not reserved by sessions nor, if `branches`, by branches."""
+        """Return the number of cells that sessions (and, if `branches`, branches) have not reserved."""
         spare = self._n_cells - sum(map(len, map(_TOKENS, self.held.values())))
         return spare - BRANCH_LENGTH * len(self._branches) if branches and self._branches else spare

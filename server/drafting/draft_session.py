@@ -18,11 +18,12 @@ COLDEST = 1e-6  # temperature: below it scores overflow. Leads send none below b
 
 
 class DraftSession:
-    """A session's committed tokens, then its path's tokens; KV sequence `seq` has the first n_kv of them.
+    """A session in a drafter: `tokens` has its committed tokens, then the guesses of its path.
 
-    Evaluating the other tokens gives the next guess. Branches are alternative continuations, used if the path
-    is rejected. A branch that the lead commits becomes the path. It is `taken` until DraftCache has exchanged
-    the two sequences; n_kv already counts the tokens in the branch's sequence.
+    The KV sequence `seq` contains the first n_kv tokens. Evaluating the other tokens gives the next guess.
+    Branches are alternatives to the path, for the case that the lead rejects it. A branch that the lead
+    commits becomes the path. Until DraftCache has exchanged the sequences of the two, the branch is also
+    `taken`, and n_kv already counts the tokens in the branch's sequence.
     """
 
     def __init__(self, opened: Open) -> None:
@@ -36,8 +37,8 @@ class DraftSession:
         self.lost = False  # the committed tokens are unknown: no drafting until the next Open
         self.has_new_tokens = True  # the lead has sent something that DraftCache's owner has not learned from
         self.taken: Branch | None = None
-        # read and emptied by the KV cache's owner: guesses with the tokens committed instead, and the number
-        # of wrong guesses without a right branch
+        # read and emptied by the KV cache's owner: guesses, each with the token committed at its position;
+        # and the number of wrong guesses for which no branch had the right token
         self.evidence: list[tuple[DraftGuess, int]] = []
         self.n_mistakes = 0
         self.rows = deque[Rows](maxlen=MAX_UNREAD_ROWS)  # read and emptied by a head
@@ -61,7 +62,7 @@ class DraftSession:
 
     @property
     def pending(self) -> list[int]:
-        """Return the tokens to evaluate before the next guess; none while the last token is being decoded."""
+        """Return the tokens to evaluate for the next guess; none while the last token is being decoded."""
         return self.tokens[self.n_kv :]
 
     @property
@@ -95,7 +96,8 @@ class DraftSession:
         """Add the tokens that the lead committed.
 
         Returns:
-            False if there is a gap or a contradiction: the session is lost until the next Open.
+            False if the session is lost until the next Open, because tokens before these are missing, or
+            these contradict tokens committed before.
         """
         self.has_new_tokens = True
         known = max(0, self.n_committed - message.base)
@@ -152,9 +154,12 @@ class DraftSession:
         self.path.add(guess)
 
     def lengthen(self, guesses: Sequence[DraftGuess], path_min: float = 0.0) -> int:
-        """Extend the path by guesses until it is less likely than path_min; return the number added.
+        """Extend the path to `guesses`, as far as its probability stays at least path_min.
 
         Nothing is added unless `guesses` begins with the guesses of the path.
+
+        Returns:
+            The number of guesses added.
         """
         n = self.n_ahead
         if [guess.token for guess in guesses[:n]] == self.path.tokens:
@@ -167,7 +172,7 @@ class DraftSession:
     # -- branches
 
     def alternatives(self) -> Iterator[tuple[float, int, DraftGuess]]:
-        """Yield (path probability, position, guess) of second and third guesses that have no branch yet."""
+        """Yield second and third guesses without a branch: (probability with the path, position, guess)."""
         begun = {(branch.fork, branch.guesses[0].token) for branch in self.branches}
         for i, guess in enumerate(self.path.guesses):
             if guess.second is None:
@@ -193,9 +198,12 @@ class DraftSession:
         return self.branches if self.taken is None else [*self.branches, self.taken]
 
     def take_drafts(self, drafter: str, td_us: int, *, all_of_it: bool = True) -> Iterator[Draft]:
-        """Yield unpublished guesses as messages: the path's, then those of branches off it.
+        """Yield unpublished guesses as messages: those of the path, then those of branches.
 
-        all_of_it: False to yield only guesses of a path of which nothing is published yet.
+        Args:
+            drafter: Id of the drafter.
+            td_us: Microseconds that a guess takes.
+            all_of_it: False: yield only guesses of the path, and only if none of them is published yet.
         """
         while self.n_unpublished and (all_of_it or not self.path.n_published):
             yield self.path.take_draft(drafter, self.id, td_us)
@@ -207,7 +215,7 @@ class DraftSession:
     # -- changes
 
     def _adopt_open(self, opened: Open, guesses: Sequence[DraftGuess] = ()) -> None:
-        """Start anew with an Open message's tokens, and with these guesses, which must be sent again."""
+        """Start anew with an Open message's tokens, and with these guesses, which count as unpublished."""
         self.n_opened += 1
         self.max_ahead, self.n_dropped = opened.max_ahead, opened.n_dropped
         self.sampling = _mirrored_sampling(opened.sampling)
@@ -235,9 +243,9 @@ class DraftSession:
         return True
 
     def _judge_guesses(self, start: int, new: list[int]) -> None:
-        """Add to `evidence` the guesses from `start` to the first wrong one, to be judged later.
+        """Add the path's guesses from index `start` to the first wrong one to `evidence`, to learn from them.
 
-        Each guess is stored with the token that was committed at its position.
+        Each guess is stored with the token that was committed at its position, from the list `new`.
         """
         if self.sampling.temperature <= 0.0:
             return

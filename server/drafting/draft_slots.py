@@ -25,10 +25,10 @@ class Cells(Protocol):
 
 
 class DraftSlots:
-    """Slots. Each slot has the KV sequence with its number, until exchange() swaps two sequences.
+    """Slots of a draft model, each with one KV sequence: at first the one with the slot's number.
 
-    The last n_branches slots are for branches, the others for conversations. A PrefixCache keeps the
-    conversations of idle slots.
+    exchange() swaps the sequences of two slots. The last slots are for branches, the others for
+    conversations. A PrefixCache knows the conversations of idle slots.
     """
 
     def __init__(self, backend: Cells, n_branches: int = 0) -> None:
@@ -36,7 +36,7 @@ class DraftSlots:
 
         Args:
             backend: The draft model.
-            n_branches: Maximum slots for branches. They get at most half of the slots, and none if the
+            n_branches: Maximum slots for branches. Branches get at most half of all slots, and none if the
                 backend cannot trim sequences.
         """
         n_seqs = backend.n_seqs
@@ -51,7 +51,7 @@ class DraftSlots:
     def take(
         self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens] | None = None
     ) -> tuple[int, int] | None:
-        """Return a slot for a conversation, and how many of its first tokens the slot contains.
+        """Return a slot for a conversation, and how many of the conversation's first tokens are in the slot.
 
         Args:
             tokens: The conversation.
@@ -59,7 +59,7 @@ class DraftSlots:
             busy: Tokens of busy slots, from which a common beginning can be copied.
 
         Returns:
-            None if all are busy.
+            The slot and the number of tokens; None if all slots are busy.
         """
         reuse = self._cache.take(tokens, busy, salt=salt)
         if reuse is None:
@@ -72,13 +72,13 @@ class DraftSlots:
         return reuse.seq, length
 
     def release(self, slot: int, tokens: list[int], n_kept: int) -> None:
-        """Make the slot idle, with the first n_kept of these tokens if it can keep them."""
+        """Make the slot idle. It keeps the first n_kept of these tokens, or fewer if it cannot be trimmed."""
         self._cache.release(slot, tokens[: self.shrink(slot, n_kept)])
 
     def limit_idle(self, n_cells: int) -> bool:
-        """Evict idle conversations, lowest worth first, until they have at most n_cells.
+        """Evict idle conversations, least valuable first, until all idle ones have at most n_cells cells.
 
-        Returns False, with nothing changed, if n_cells is below 0.
+        If n_cells is negative, nothing changes, and the result is False.
         """
         while 0 <= n_cells < self._cache.n_cells:
             evicted = self._cache.evict()
@@ -92,13 +92,13 @@ class DraftSlots:
         return self._cache.n_cells
 
     def fork(self, slot: int, length: int) -> int:
-        """Return a slot for a branch that shares the first `length` positions of a conversation."""
+        """Return a slot for a branch, to which the first `length` positions of `slot` have been copied."""
         branch = self.unforked.pop()
         self._copy_cells(slot, branch, length)
         return branch
 
     def free(self, branch: int) -> None:
-        """Free the slot of a branch."""
+        """Free a slot that a branch used."""
         self.shrink(branch, 0)
         self.unforked.append(branch)
 

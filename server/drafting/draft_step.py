@@ -27,9 +27,9 @@ class DraftStep:
         self.logits: Callable[[], Logits] | None = None
 
     def drop_stale(self, logits: Logits) -> Logits:
-        """Drop the paths that the lead's latest messages changed; return the rows of logits of the others.
+        """Drop the paths that the lead's latest messages changed; return the logits of the other paths.
 
-        It is for a decode that was started early, whose rows all belong to paths, not to branches.
+        Call it for a decode that was started early. All rows of such a decode belong to paths.
         """
         kept = [i for i, (session, _) in enumerate(self.grown) if not session.pending]
         self.grown = [self.grown[i] for i in kept]

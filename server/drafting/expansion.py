@@ -1,7 +1,7 @@
 """Choose a drafter's next guesses, to gain the most tokens per second of its time. Pure.
 
-The worth of a guess is the probability that the lead reaches its position, which is at the end of the path or
-on a branch (where a second or third guess may be right).
+The worth of a guess is the probability that the lead reaches the guess's position. This is at the end of the
+path or of a branch, or where a new branch begins with the second or third guess for a position.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MISTAKES_KEPT = 0.95  # weight of past mistakes per commit: about 20 commits cou
 
 
 class Leaf(NamedTuple):
-    """A position where a session's tree may grow."""
+    """A position where a session's tree may grow by one guess."""
 
     gain: float  # probability that the lead reaches it
     session: DraftSession
@@ -44,7 +44,7 @@ class Expansion:
     eog: frozenset[int]  # tokens that end a text
 
     def goes_on(self, session: DraftSession, token: int) -> bool:
-        """Return True if the path may grow beyond this next token, whose probability is unknown yet."""
+        """Return True if the path may grow beyond its next token `token`, of yet unknown probability."""
         return len(session.tokens) + 1 < self.limit and self._may_grow(
             session, len(session.tokens) + 1, token
         )
@@ -112,7 +112,7 @@ class DecodeTimes:
         return guess_s + self._steady[self._most] + max(0.0, per_row) * (n_rows - self._most)
 
     def best(self, leaves: Iterable[Leaf]) -> list[Leaf]:
-        """Return the leaves that get a row in the next decode, most probable first."""
+        """Return the most probable leaves: as many as gain the most tokens per second in one decode."""
         ranked = sorted(leaves, key=itemgetter(0), reverse=True)
         n, total, rate = 0, 0.0, 0.0
         for k, leaf in enumerate(ranked, start=1):

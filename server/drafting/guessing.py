@@ -37,10 +37,11 @@ _QUICK_ROW = 8192
 
 
 class NextToken:
-    """Guesses the token that the lead chooses for `position`, by a draft model's logits, (vocab size,).
+    """A guess of the token that the lead chooses at `position`, from a draft model's logits, (vocab size,).
 
-    The guess is the draw with the shared noise, or the `likeliest` token. It is available at once, so the
-    model can continue; guess() computes its confidence and alternatives while the row exists.
+    The guess is the draw with the shared noise or, if `likeliest`, the likeliest token. Its `token` is known
+    at once, so that the model can continue. guess() computes the confidence and alternatives, as long as the
+    row of logits is unchanged.
     """
 
     __slots__ = ("_drawn", "_likeliest", "_peaks", "_position", "_sampling", "_top", "token")
@@ -59,11 +60,11 @@ class NextToken:
 
     @property
     def is_sound(self) -> bool:
-        """Return False for a row without finite logits."""
+        """Return True if the largest logit of the row is finite."""
         return math.isfinite(self._peaks.top)
 
     def guess(self, *, second: bool) -> DraftGuess:
-        """Return the guess of the next token, with alternatives if `second` and if it is not certain."""
+        """Return the guess with its confidence and, if `second` and it is not certain, alternatives."""
         peaks, drawn, top = self._peaks, self._drawn, self._top
         if not self.is_sound:
             return DraftGuess(top, 0.0)
@@ -93,7 +94,10 @@ def _greedy_guess(peaks: Peaks, top: int, second: bool) -> DraftGuess:
 
 
 def _with_others(guess: DraftGuess, others: list[tuple[int, float]]) -> DraftGuess:
-    """Return the guess with a second and third guess, which share the remaining probability."""
+    """Return the guess with the first two of `others`, (token, probability), as second and third guess.
+
+    Their probabilities are lowered so that all three add up to at most 1.
+    """
     (second, a), (third, b) = [*others, (None, 0.0), (None, 0.0)][:2]
     a = min(a, 1.0 - guess.confidence)
     b = min(b, 1.0 - guess.confidence - a)
@@ -101,7 +105,7 @@ def _with_others(guess: DraftGuess, others: list[tuple[int, float]]) -> DraftGue
 
 
 def _row_mass(peaks: Peaks) -> float:
-    """Return the sum of exp(logit - largest logit) over a row; for a long row a cheap estimate of it."""
+    """Return the sum of exp(logit - largest logit) over a row; for a long row, a cheap estimate."""
     if len(peaks.row) > _QUICK_ROW:
         return peaks.mass()
     return float(np.exp(peaks.row - np.float32(peaks.top)).sum())
@@ -166,7 +170,7 @@ class Rule:
         self._advantage = Smoothed(RULE_WEIGHT, 0.0)  # advantage of the drawn token, -1 to 1
 
     def judge(self, guess: DraftGuess, token: int) -> None:
-        """Learn which rule is right more often; `token` was committed at the guess's position."""
+        """Learn which of the guess's two candidates was right. `token`: the token committed there."""
         drawn, likeliest = token == guess.drawn, token == guess.likeliest  # which was right
         self.n_judged += 1
         if guess.drawn == guess.likeliest:

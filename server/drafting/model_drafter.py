@@ -24,7 +24,7 @@ SHARED_ROWS = 64
 
 
 class ModelDrafter:
-    """Implements Drafter. Draws with the lead's sampling and noise, to guess the token that the lead draws.
+    """A Drafter with a small model. Draws with the lead's sampling and noise, to guess what the lead draws.
 
     A closed session's sequence stays cached, and a session that continues it evaluates only new tokens.
 
@@ -49,7 +49,7 @@ class ModelDrafter:
 
         Args:
             backend: The model.
-            path_min: Minimum probability of a path that grows.
+            path_min: Probability below which a path gets no more guesses.
             n_branches: Sequences of the backend for branches; 0: paths only.
             shapes: Times of the model's decodes.
             clock: Returns the time in seconds.
@@ -122,7 +122,13 @@ class ModelDrafter:
     ) -> list[NextToken]:
         """Return the guessed token for each element of step.grown.
 
-        If only paths get guesses (no branches), also start the next decode.
+        If only paths get guesses (no branches), also start the next decode, on a GPU.
+
+        Args:
+            step: The decode that made the logits.
+            sessions: Sessions whose guesses are worth making.
+            logits: One row for each element of step.grown.
+            now: Time when the logits arrived, in seconds.
         """
         early = self._starts_early and self._paths_alone and step.n_paths == len(step.grown) == len(sessions)
         rows = logits.copy() if early else logits
@@ -137,9 +143,9 @@ class ModelDrafter:
     # -- decodes that are started early
 
     def _start_next(self, paths: list[DraftSession], choices: Sequence[NextToken], now: float) -> None:
-        """Start a decode of the next token of all these paths, unless one ends or a message waits.
+        """Start a decode of these paths' next tokens (`choices`), unless a path ends or a message waits.
 
-        Raises BackendError.
+        `now` is the time when the previous logits arrived, in seconds. Raises BackendError.
         """
         if self._has_messages() or not self._cache.make_room(len(paths)):
             return
@@ -164,7 +170,7 @@ class ModelDrafter:
             self._started.is_timed = self._paths_alone
 
     def _finish(self, step: DraftStep) -> Logits:
-        """Return the decode's logits. Raises BackendError."""
+        """Return the logits of the step's decode, which may have been started early. Raises BackendError."""
         return step.logits() if step.logits else self._backend.decode(step.batch)
 
     def _best_leaves(self, sessions: Sequence[DraftSession]) -> list[Leaf]:
@@ -183,7 +189,7 @@ class ModelDrafter:
     # -- a step
 
     def _plan_rows(self, step: DraftStep, sessions: Sequence[DraftSession]) -> None:
-        """Add rows for as many sessions as fit in one decode.
+        """Add rows to the step for as many sessions as fit into one decode.
 
         Sessions with the fewest tokens to evaluate come first, sessions without a sequence last.
         """
@@ -221,9 +227,9 @@ class ModelDrafter:
         return True
 
     def _add_branch(self, step: DraftStep, leaf: Leaf) -> None:
-        """Add a row for the next guess of a branch.
+        """Add a row for the next guess of the leaf's branch.
 
-        A new branch begins if a sequence is free for it; otherwise nothing is added.
+        If the leaf begins a new branch, this needs a sequence; without one, nothing is added.
         """
         branch = leaf.branch
         if leaf.second is not None:

@@ -15,13 +15,13 @@ from server.engine.session import NO_SEQ, Session
 from server.engine.state import EngineState
 
 WORTH_SHARING = 32
-"""Minimum prompt tokens for which a session waits until another one has evaluated them."""
+"""Minimum common tokens, not evaluated yet, for which a session waits for another session's prefill."""
 
 
 def end_precomputing(state: EngineState) -> None:
-    """End sessions that only precompute a prompt, if they are done or if another session generates.
+    """End sessions that only precompute a prompt once they are done, or once any request wants a reply.
 
-    A session that has not begun stays if its request allows waiting.
+    A request for a reply does not end a precomputing session that still waits if that is `patient`.
     """
     sessions = state.sessions
     precomputing = [session for session in sessions if session.request.precompute]
@@ -135,8 +135,8 @@ def _place_session(state: EngineState, session: Session) -> Placed:
 def _may_share_soon(state: EngineState, session: Session) -> bool:
     """Return True while an active session evaluates a prompt with the same beginning.
 
-    Copying its cells afterwards is cheaper than evaluating the beginning twice. An example is several choices
-    of one request.
+    Copying its cells afterwards is cheaper than evaluating the beginning twice, for example for several
+    choices of one request.
     """
     if not state.backend.can_trim or not session.request.reuse or state.limits.is_stable(session):
         return False

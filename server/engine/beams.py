@@ -31,7 +31,7 @@ Scores: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """A candidate text."""
+    """A candidate reply of a beam search."""
 
     tokens: tuple[int, ...] = ()  # generated tokens
     score: float = 0.0  # sum of the tokens' logprobs
@@ -55,11 +55,11 @@ class Continuation:
 def allowed_logprobs(
     row: Row, sampling: SamplingParams, n_generated: int, constraint: Constraint | None
 ) -> Scores:
-    """Return the logprob of each token, (vocab size,), minus infinity for tokens that may not follow.
+    """Return logprobs, (vocab size,), from the logits `row`: minus infinity for tokens that may not follow.
 
-    logit_bias changes the distribution. min_tokens and the constraint forbid tokens, and leave the logprobs
-    of other tokens as they are. If logit_bias and min_tokens exclude everything that the constraint allows,
-    only the constraint applies.
+    logit_bias changes the distribution. The constraint, and min_tokens if n_generated is smaller, forbid
+    tokens, and leave the logprobs of other tokens as they are. If logit_bias and min_tokens exclude
+    everything that the constraint allows, only the constraint applies.
     """
     edited = row.astype(np.float64)
     for token, bias in sampling.logit_bias:
@@ -78,12 +78,12 @@ def allowed_logprobs(
 
 
 def best(rows: Sequence[Scores], scores: Sequence[float], n: int) -> list[Continuation]:
-    """Return the best continuations of all beams, best first; equal ones by beam, then by token id.
+    """Return the n best continuations of each beam, all in one list by score, then by beam and token id.
 
     Args:
         rows: Logprobs after each beam, (vocab size,) each.
         scores: Score of each beam.
-        n: Number of continuations to return for each beam.
+        n: Maximum continuations to return for each beam.
     """
     found: list[Continuation] = []
     for parent, (row, score) in enumerate(zip(rows, scores, strict=True)):
@@ -150,7 +150,7 @@ class BeamSearch:
         return Beam((*parent.tokens, token), one.score, logprobs)
 
     def _with_constraints(self, chosen: Sequence[Continuation], grown: Sequence[Beam]) -> list[Beam]:
-        """Return `grown`, each beam with a constraint that has accepted its tokens.
+        """Return the beams `grown` by `chosen`, each with a constraint that has accepted its tokens.
 
         Constraints cannot be copied: the last child of a beam inherits its constraint, the others get new
         ones.

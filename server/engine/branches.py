@@ -1,4 +1,4 @@
-"""Assign the nodes of a tree of guesses to sequences: one per leaf, with a shared stem. Pure."""
+"""Assign the nodes of a tree of guesses to sequences, one per leaf; ancestors belong to several. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from server.engine.proposer import ROOT
 
 MAIN = 0
-"""Number of the leaf that is reached through every node's first child."""
+"""Number of the leaf that is reached from the root by first children only."""
 
 
 KEPT = 128
-"""Tree shapes that are cached, 0.7 KB each with eight nodes; computing another one takes 15 µs.
+"""Maximum cached tree shapes, of 0.7 KB each for eight nodes; computing a shape takes 15 µs.
 
-In a soak with two drafters 0.34 of the trees had a cached shape; with 64 it was 0.25, with 256 or more 0.43.
+In a soak with two drafters 34 percent of the trees had a cached shape; with 64 cached shapes 25 percent, with
+256 or more 43 percent.
 """
 
 
@@ -23,17 +24,17 @@ class Branches:
     """The leaves of a tree of guesses."""
 
     depths: tuple[int, ...]  # depth of each node; 0 directly below the root
-    below: tuple[tuple[int, ...], ...]  # numbers of the leaves below each node; MAIN is the first
+    below: tuple[tuple[int, ...], ...]  # by node: numbers of the leaves that it leads to, lowest first
     n_leaves: int
-    n_main: int  # nodes above MAIN
+    n_main: int  # nodes on the path to MAIN
 
 
 @functools.lru_cache(KEPT)
 def branches(parents: tuple[int, ...]) -> Branches:
     """Return the leaves of a tree, given the parent of each node; parents come before their children.
 
-    A node's first child leads to the node's first leaf. Every other child starts a new leaf, which lies
-    below all of its ancestors.
+    A node's first child leads to the same leaf as the node. Each further child starts a new leaf, to which
+    all its ancestors lead too.
     """
     depths: list[int] = []
     below: list[tuple[int, ...]] = []

@@ -48,10 +48,10 @@ def build(
 
 
 def n_pad(limits: Limits, n_ctx: int, work: Work, n_draft: int) -> int:
-    """Return the number of padding rows for a step of a width-stable session.
+    """Return the number of padding rows for a step of a width-stable session with n_draft guesses.
 
     All steps of such a session have the same number of rows, so that its logits do not depend on guesses.
-    Near the end of the context there are fewer.
+    Only steps near the end of the context have fewer rows. Prompts and beam searches are not padded.
     """
     session = work.session
     if (session.n_pending > 1 and not session.strides) or session.request.n_beams > 1:

@@ -67,7 +67,7 @@ class Checkpoints:
         self.turn_lengths[seq] = length
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` tokens to an empty sequence.
+        """Copy the first `length` tokens of `source` to the empty sequence `target`.
 
         `length` is the source's own length, or that of its turn checkpoint.
         """

@@ -109,9 +109,9 @@ def _advance_prompt(state: EngineState, work: Work) -> None:
 
 
 def _report_prompt(state: EngineState, work: Work, rows: Logits) -> None:
-    """Report the logprobs of the prompt's tokens for which the step wanted logits.
+    """Report the logprobs of the next prompt tokens; rows[i] has the logits that predict the i-th of them.
 
-    Each row has the logits after the token before.
+    Nothing is reported for tokens of a reply that are evaluated again (Session.strides).
     """
     if work.session.strides:
         return
@@ -122,7 +122,7 @@ def _report_prompt(state: EngineState, work: Work, rows: Logits) -> None:
 
 
 def _advance_search(state: EngineState, session: Session, rows: Logits) -> None:
-    """Advance a beam search by the logits after each of its beams."""
+    """Advance a beam search by one token; `rows`: the logits after each of its beams."""
     try:
         committed, reason = state.searches.advance(session, rows, state.clock())
     except Exception as error:
@@ -134,7 +134,7 @@ def _advance_search(state: EngineState, session: Session, rows: Logits) -> None:
 
 
 def _undrawn_error(error: Exception) -> DuoError:
-    """Return the error for a session whose token could not be drawn; log it if it is unexpected."""
+    """Convert an exception of a draw to the error that ends the session; log it if it is unexpected."""
     if isinstance(error, DuoError):
         return error
     logger.error("no token could be drawn", exc_info=error)
@@ -189,7 +189,8 @@ def _logprobs_of(
 ) -> tuple[TokenLogprobs, ...]:
     """Return the logprobs of each token and its alternatives; () if the request does not ask for them.
 
-    `rows` and `drawn` are those of _decide_tokens(). Each token was drawn from the row of the node before it.
+    They come from the distributions in `drawn` if it is given, else from the logits in `rows`. Both are those
+    of _decide_tokens().
     """
     if (n_top := asked.n_logprobs) is None:
         return ()
@@ -203,7 +204,10 @@ def _logprobs_of(
 def _committed_event(
     verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...], now: float, undrafted_s: float
 ) -> Committed:
-    """Return the event that reports the step's tokens to the caller."""
+    """Return the event that reports the step's tokens to the caller.
+
+    now: Seconds by the engine's clock. undrafted_s: As in Plan.
+    """
     if not proposal.tokens:
         return Committed(verdict.tokens, (None,), 0, (), logprobs, now, undrafted_s)
     nodes, n_accepted = verdict.nodes, len(verdict.nodes)

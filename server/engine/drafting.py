@@ -44,7 +44,7 @@ class Blanked(Sequence[int]):
 
 
 def open_session(state: EngineState, session: Session) -> None:
-    """Open a session at the proposer if it may draft; if that raises, continue it without drafts."""
+    """Open a session at the proposer if it may draft. If that raises, the session goes on without drafts."""
     if not _may_draft(state, session):
         return
     sampling, bounds = session.request.sampling.mirrored(), state.limits.bounds(session)
@@ -115,8 +115,8 @@ def draft(state: EngineState, works: Sequence[Work], n_used: int) -> Plan:
 def _may_pad(state: EngineState, works: Sequence[Work]) -> bool:
     """Return True if the step may have padding rows.
 
-    All its rows must belong to decoding sessions without beams. A width-stable session, whose steps all have
-    equal numbers of rows, is padded elsewhere.
+    All its rows must belong to decoding sessions without beams, and neither limits.again nor limits.streams
+    may be set. Width-stable sessions, whose steps all have equal numbers of rows, are padded in build().
     """
     limits = state.limits
     if limits.again or limits.streams:
@@ -138,7 +138,7 @@ def _may_draft(state: EngineState, session: Session) -> bool:
 
 
 def _ask_for(work: Work) -> Ask:
-    """Return the request to the proposer for one session."""
+    """Return the request for guesses of one session."""
     id, limit, constraint = work.session.id, work.n_draft, work.session.constraint
     if constraint is None:
         return Ask(id, limit, n_pending=work.n_pending, seq=work.session.seq)

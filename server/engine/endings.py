@@ -30,7 +30,7 @@ def cancel(state: EngineState, session: Session, keep: int | None) -> None:
 
 
 def end(state: EngineState, session: Session, event: Event, n_keep: int) -> None:
-    """Remove a session and emit its last event; its first n_keep tokens stay cached if they are evaluated."""
+    """Remove a session and emit its last event; of its first n_keep tokens, evaluated ones stay cached."""
     if session in state.active:
         state.active.remove(session)
     else:
@@ -54,7 +54,11 @@ def preempt(state: EngineState, session: Session) -> None:
 
 
 def _release_sequences(state: EngineState, session: Session, length: int) -> None:
-    """Release all sequences of the session; its first `length` tokens stay cached."""
+    """Release all sequences of the session; its first `length` tokens stay cached.
+
+    If its sequence must be trimmed and cannot be, only the tokens of its turn checkpoint stay cached, or none
+    if that is longer than `length`.
+    """
     if session.seq == NO_SEQ:
         return
     marked = state.sequences.checkpoints.turn_lengths[session.seq]
@@ -68,7 +72,7 @@ def _release_sequences(state: EngineState, session: Session, length: int) -> Non
 
 
 def _cut_sequence(state: EngineState, seq: int, tokens: list[int]) -> None:
-    """Trim a sequence to these first tokens, and count it as idle; if trimming raises, count it as free."""
+    """Trim a sequence to `tokens`, its first ones, and count it as idle; as free if trimming raises."""
     held = list[int]()
     try:
         state.sequences.trim(seq, len(tokens))

@@ -50,7 +50,7 @@ class Engine:
         self._state = state = EngineState(backend, proposer, emit, n_slots, limits, clock)
         self.meter = Meter(state)
         self.residence = state.residence
-        # called before a decode of more than MANY_SESSIONS sessions; called while a GPU decodes
+        # before: called before a decode of more than MANY_SESSIONS sessions; meanwhile: while a GPU decodes
         self.before: Callable[[], None] | None = None
         self.meanwhile: Callable[[], None] | None = None
         self.slots = Slots(state)
@@ -75,7 +75,7 @@ class Engine:
         self._state.waiting.append(session)
 
     def _has_ended(self, session: Session) -> bool:
-        """Report the end of a session whose earlier tokens are the whole reply; else set its stride."""
+        """Return True, and report the end, if request.begun is the whole reply; else set the stride."""
         state, stopped = self._state, session.request.begun[-1] in session.request.stop_tokens
         if reason := "stop" if stopped else session.end_reason():
             now = state.clock()
@@ -148,7 +148,7 @@ class Engine:
         self._state.proposer.learn(over)
 
     def _tell_early(self, guesses: Plan) -> None:
-        """Report the last step to event loop and proposer before the next decode, which has many sessions.
+        """Report the previous step to event loop and proposer, before a decode of many sessions begins.
 
         guesses: The plan of the step that is decoded next.
         """

@@ -94,14 +94,14 @@ class Stats:
     accepted_per_step: tuple[int, ...] = ()  # [n]: steps with guesses of which n were accepted
     truncated: bool = False  # tokens in the middle of the context were dropped
     n_dropped: int = 0  # number of these tokens
-    # estimate of predicted_ms if nobody had drafted: the time of plain decodes, undisturbed by drafters, but
-    # without the Python time of the steps that drafts saved
+    # estimated predicted_ms if nobody had drafted: the time of decodes without guesses that no drafter slows
+    # down. The Python time of the steps that drafts saved is not included
     undrafted_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The reply ended: at a stop token, at max_tokens, at the context's end, or by the caller's wish."""
+    """The reply ended: at a stop token, at max_tokens, at the context's end, or because it was cancelled."""
 
     reason: FinishReason
     stats: Stats

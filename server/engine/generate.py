@@ -15,7 +15,7 @@ class Generation(Protocol):
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
         """Yield, in order, all events that have arrived since the previous yield.
 
-        There is at least one, except when wake_in() resumes the iteration. Ends after Finished or Failed.
+        The sequence is empty only if wake_in() resumed the iteration. Ends after Finished or Failed.
         """
         ...
 

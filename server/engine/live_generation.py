@@ -18,7 +18,7 @@ ENDS = (Finished, Failed)  # events that end a generation
 
 
 class LiveGeneration:
-    """Implements Generation."""
+    """A generation of an engine on another thread. Implements Generation; use it on the event loop."""
 
     def __init__(self, id: int, cancel: Callable[[int, int | None], None], place: Place | None) -> None:
         """Begin a generation.

@@ -34,7 +34,7 @@ class Meter:
         self._n_tokens = 0  # tokens of the step's sessions, before it commits any
         self._n_rows = self._n_cells = 0
         self._decode_s = 0.0
-        self.n_decodes = self.n_decoding = 0  # decodes so far, and the sum of their sessions
+        self.n_decodes = self.n_decoding = 0  # decodes so far, and the total of sessions in them
         self._overheads: deque[float] = deque(maxlen=N_OVERHEADS)
         self.kinds: Counter[StepKind] = Counter()
 
@@ -80,12 +80,12 @@ class Meter:
         return self._n_cells + self._n_rows, self._state.backend.n_cells
 
     def overhead_us(self) -> float:
-        """Return the median µs outside decode and drafting of recent steps with one session; 0 before any."""
+        """Return the median time of one-session steps without decode and drafting, in µs; 0 before any."""
         return median(self._overheads) * 1e6 if self._overheads else 0.0
 
 
 def _rounded_middle(n: int) -> int:
-    """Return the mean of the powers of two below and above n, but at least 96."""
+    """Return the middle between the powers of two at or below n and above n; at least 96."""
     return 3 * max(64, 1 << n.bit_length()) // 4
 
 

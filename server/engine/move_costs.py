@@ -11,8 +11,8 @@ WEIGHT = 0.2
 """Weight of a new measurement.
 
 An initial value ten times too high comes within a quarter of the true value after 17 measurements. At 0.4
-this takes 8, but a single disturbed step makes duo evaluate conversations that it should load; at 0.1 it
-takes 35.
+it needs 8, but then a single disturbed step makes duo evaluate conversations that it should load; at 0.1 it
+needs 35.
 """
 # One move's time per byte counts as at most this multiple of the current estimate. Otherwise a process that
 # was suspended for a minute during a save would never save again, since only moves correct the estimate.
@@ -23,7 +23,7 @@ MAX_BYTE_RATIO = 4.0
 # scatter by 3 percent, a slope learned from one reply has a relative error of 0.9 (simulated). With 25 steps
 # the error is 2; with 100 it is 0.45, but a slowdown of the machine is noticed after 100 steps.
 STEPS_KEPT = 0.98
-REPLY = 64  # assumed steps of a reply. Twice: a slope half as steep moves a conversation
+REPLY = 64  # assumed steps of a reply. Twice: a conversation leaves if its cells cost half as much per step
 FORM = 1.0  # version of the numbers that memory() returns
 LONGEST_S, SLOWEST_S = 60.0, 1e-3  # maximum seconds of a token or step, and of a byte, that recall() accepts
 
@@ -48,7 +48,7 @@ class MoveCosts:
         self._token.observe(n_cells, token_s)
 
     def stepped(self, seconds: float, n_cells: int) -> None:
-        """Learn from a step without prompt rows."""
+        """Learn the seconds of a step without prompt rows, with n_cells cells in use."""
         self._step.observe(n_cells, seconds)
 
     def moved(self, n_bytes: int, n_tokens: int, seconds: float) -> None:
@@ -74,15 +74,15 @@ class MoveCosts:
     def saving_pays(self) -> bool:
         """True if saving a conversation and loading it takes less time than evaluating it again.
 
-        On a GPU with many streams it takes longer: prompts are quick, and scattered cells are copied singly.
+        Often False on a GPU with many streams: prompts are quick, but scattered cells are copied one by one.
         """
         return 2 * self.cell_bytes * self.byte_s.value < self.token_s.value
 
     def leaving_pays(self, n_tokens: int, n_moves: int) -> bool:
         """Return True if an idle conversation should leave the KV cache for a prompt of n_tokens.
 
-        Compares the time that each of its cells adds to the prompt's steps with the time to move or
-        re-evaluate it.
+        Compares two times per cell of the conversation: the seconds that the cell adds to the prompt's steps
+        and those of its reply, and the seconds to move the cell n_moves times or to evaluate it again.
 
         Args:
             n_tokens: Tokens of the prompt.
@@ -114,7 +114,7 @@ class MoveCosts:
 
 
 def _are_plausible(moments: Sequence[float]) -> bool:
-    """Return True if observe() could have produced these moments.
+    """Return True if Slope.observe() could have produced these moments.
 
     The weight is bounded, the square of the mean is at most the mean of squares, and no sample took longer
     than LONGEST_S.

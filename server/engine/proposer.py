@@ -52,7 +52,7 @@ class Proposal:
         return None
 
     def tally(self, accepted: Sequence[int]) -> CountsBySource:
-        """Return the (verified, accepted) guesses of each source; `accepted` are indices of nodes."""
+        """Return each source's numbers of verified and accepted guesses; `accepted`: indices of nodes."""
         if not self.sources:
             return {}
         right = [self.sources[node] for node in accepted]
@@ -72,20 +72,20 @@ class OpenedSession:
     sampling: SamplingParams  # the parameters that drafters mirror
     bounds: Speculation
     n_dropped: int = 0
-    # returns its sequence in the target's KV cache (-1: none), and the number of tokens in the sequence
+    # returns the session's sequence in the target's KV cache (-1: none), and the number of tokens in it
     evaluated: Callable[[], tuple[int, int]] = lambda: (-1, 0)
 
 
 class Ask(NamedTuple):
     """A request for guesses of one session in the next step."""
 
-    session: int
+    session: int  # its id
     limit: int  # maximum guesses
     forced: tuple[int, ...] = ()  # tokens that the session's grammar forces to follow
     # returns True if the grammar allows this path of guesses; None: it allows any
     allows: Callable[[Sequence[int]], bool] | None = None
     n_pending: int = 1  # rows that the step decodes for the session even without guesses
-    seq: int = -1  # its sequence in the target's KV cache
+    seq: int = -1  # the session's sequence in the target's KV cache
 
 
 class Upcoming(NamedTuple):
@@ -111,7 +111,8 @@ class Plan:
     width: int = 0  # rows to pad the step to; 0: no padding
     # True: keep the sequences of the step's rows fixed too, so that its CUDA graph can be reused
     is_shape: bool = False
-    # estimated seconds of the decode without guesses, from measured ones; 0: the step has none, or unknown
+    # seconds that this decode would take without guesses, estimated from measured decodes; 0: unknown, or
+    # the step has no guesses
     undrafted_s: float = 0.0
     spent_s: float = 0.0  # seconds that a model in the lead took to draft
     asked: bool = True  # a source was asked for guesses, so learn() needs the outcomes
@@ -147,7 +148,7 @@ class Step(NamedTuple):
 class Proposer:
     """Source of guesses; this base class has none.
 
-    Guesses may be stale or wrong, since verification decides. No method may block on a peer.
+    Guesses may be stale or wrong, since verification decides. No method may wait for another process.
     """
 
     def open(self, session: OpenedSession) -> None:
@@ -169,11 +170,12 @@ class Proposer:
         """Learn from a finished step."""
 
     def meanwhile(self, plan: Plan, *, decodes: bool = True) -> None:
-        """Do work that can wait, while a GPU decodes.
+        """Do deferred work while a GPU decodes.
 
         Args:
             plan: The plan of the step that is decoded.
-            decodes: False if the decode, of many sessions, begins after this call: do only urgent work.
+            decodes: True if the decode is running; False if it begins after this call, so only urgent work
+                may be done.
         """
 
 

@@ -1,12 +1,13 @@
 """Classical speculative sampling: keep a guess with probability min(1, p/q), else draw from max(0, p - q).
 
-See Leviathan, Kalman, Matias, arXiv:2211.17192, and Chen et al., arXiv:2302.01318. The rule is only for
-synchronous drafting in the lead's own process. It gives the target's distribution under two conditions: each
-guess is a sample of its q, and whether a guess is judged does not depend on its token. A dishonest or
-outdated q breaks the first condition, and so does a greedy guess, unless q gives its token probability 1. An
-asynchronous drafter breaks the second condition: whether its guesses arrive in time depends on earlier
-drafting, so the guesses that are judged are biased. `verify` needs neither condition: with it the text itself
-does not depend on drafts; with this rule only the distribution of texts does not.
+p is the target's distribution of a token, q the drafter's. See Leviathan, Kalman, Matias, arXiv:2211.17192,
+and Chen et al., arXiv:2302.01318. The rule is only for synchronous drafting in the lead's own process. It
+gives the target's distribution under two conditions: each guess is a sample of its q, and whether a guess is
+judged does not depend on its token. A dishonest or outdated q breaks the first condition. So does a greedy
+guess, unless q gives its token probability 1. An asynchronous drafter breaks the second condition: whether
+its guesses arrive in time depends on earlier drafting, so the guesses that are judged are biased. `verify`
+needs neither condition. With `verify`, the text itself is independent of drafts; with this rule, only the
+distribution of texts is.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Speculation:
 
 
 class PictureSpan(NamedTuple):
-    """Where a picture is in a prompt."""
+    """Positions of a picture in a prompt, from `start` to before `end`."""
 
     start: int
     end: int
@@ -49,7 +49,7 @@ class GenerationRequest:
     constraint: Callable[[], Constraint] | None = None  # returns a new state of the reply's grammar
     # number of likeliest tokens to report beside the chosen one, 0 to 20; None: no logprobs
     n_logprobs: int | None = None
-    n_keep: int | None = None  # at the context's end, drop half of the tokens after these; None: end
+    n_keep: int | None = None  # if the context is full, drop half of the tokens after these; None: end
     n_beams: int = 1  # above 1: beam search (beams.py), not with n_keep
     salt: str = ""  # cached conversations are shared only among requests of one salt
     slot: int | None = None  # the slot that the request must have; None: any
@@ -57,12 +57,12 @@ class GenerationRequest:
     drawn_from: bool = False  # report logprobs after the samplers instead of the model's
     progress: bool = False  # report how far the prompt is evaluated
     prompt_logprobs: bool = False  # report the prompt's logprobs; not with reuse or n_beams
-    # tokens of the reply that were committed before, by another lead or life of this one; not with n_beams
+    # tokens of the reply that another lead, or this one before a restart, committed; not with n_beams
     begun: tuple[int, ...] = ()
     mu: float | None = None  # mirostat's state after `begun`
     mus: list[float] | None = None  # list to which mirostat's state after each new token is appended
     precompute: bool = False  # only evaluate the prompt, and only until a reply is requested
-    # with precompute: wait while replies are generated, which cancel it only if it has begun
+    # with precompute: requests for replies cancel this one only if it has begun, not while it waits
     patient: bool = False
     tenant: str = ""  # the tenant whose share of the slots it takes (tenants.py)
     logprobs_of: tuple[int, ...] = ()

@@ -47,6 +47,8 @@ def tenant() -> str:
 def expected(places: Places) -> Generator[None]:
     """Keep a place in the queue for a generation of this request while its prompt is prepared.
 
+    The place is given back at the end of the with block if no generation took it.
+
     Raises:
         BusyError: The queue is full.
     """

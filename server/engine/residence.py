@@ -25,11 +25,11 @@ logger = logging.getLogger("duo.cache")
 WORTH_SAVING = 64
 """Minimum tokens of a saved conversation: fewer take about one step to evaluate (ONE_STEP in PrefixCache)."""
 LONG = 512
-"""Minimum new tokens of a prompt for which conversations leave while the cost of leaving is not known."""
+"""While the cost of a move is unknown, conversations leave only for a prompt with more new tokens."""
 SHARE_NEW = 8
-"""A conversation is written again once this fraction of it, 1/N, is new.
+"""A conversation is written to disk again once more than 1/SHARE_NEW of its tokens are new.
 
-So at most 8 times its size is written in all, and an eighth is lost in a crash. With 4: 4 times and a
+So at most 8 times its size is written in all, and an eighth of it is lost in a crash. With 4: 4 times and a
 quarter; with 16: 16 times and a sixteenth.
 """
 LATER: Literal["later"] = "later"
@@ -71,10 +71,16 @@ class Residence:
     def place(
         self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens], slot: int | None = None
     ) -> Placed:
-        """Claim a sequence for a prompt (`slot` if given), with as much of the prompt as any tier has.
+        """Claim a sequence for a prompt, and load a snapshot of the prompt's beginning if that pays.
 
-        Call it only if `slot` is not busy; without `slot`, only if some sequence is not busy. Returns LATER
-        while a snapshot is read from disk.
+        Args:
+            tokens: The prompt.
+            salt: Salt of the prompt: only conversations with this salt are reused.
+            busy: Tokens of the busy sequences; at least one sequence must not be busy.
+            slot: The sequence to claim, which must not be busy; None: the best one.
+
+        Returns:
+            What to reuse; LATER while a snapshot is read from disk.
         """
         found = self._worth_loading(tokens, salt, busy)
         self._fit_copies()
@@ -110,9 +116,9 @@ class Residence:
     def copy_ahead(self) -> bool:
         """Do one piece of work of an idle engine; return False if there is none.
 
-        The first of these that is possible: write an idle conversation to disk; copy the state of one, so
-        that it can leave the KV cache at once; read one of the latest snapshots from disk. Copies and read
-        snapshots use only free host memory, and are made only if loading them would pay.
+        This is the first possible one of three: write an idle conversation to disk; copy the state of an idle
+        conversation, so that it can leave the KV cache at once; read one of the latest snapshots from disk.
+        Copies, and snapshots read ahead, use only free host memory, and are made only if loading pays.
         """
         if self._write_ahead():
             return True
@@ -132,8 +138,8 @@ class Residence:
     def _write_ahead(self) -> bool:
         """Write to disk an idle conversation that a crash would lose; return False if there is none.
 
-        The next start, or another lead with this directory, can load it. A conversation is tried once per
-        length.
+        The next start, or another lead with this directory, can load it. A conversation is tried again only
+        after it has grown.
         """
         for resting in self._worth_saving():
             tokens, salt = resting.tokens, resting.salt
@@ -153,13 +159,13 @@ class Residence:
         self.copies.shrink(self.snapshots.free_bytes)
 
     def place_alone(self, salt: str) -> Reuse | None:
-        """Evict all idle conversations, and claim an empty sequence; None if all sequences are busy."""
+        """Evict all idle conversations, and claim an empty sequence for this salt; None if all are busy."""
         while self.evict():
             pass
         return self.place_empty(salt)
 
     def place_empty(self, salt: str, slot: int | None = None) -> Reuse | None:
-        """Claim an empty sequence, or `slot` after emptying it; None if all are busy."""
+        """Claim an empty sequence, or `slot` after emptying it, for this salt; None if all are busy."""
         reuse = self.cache.take([], salt=salt, only=slot)
         if reuse is not None:
             self._save_leaving(reuse.evicted)
@@ -183,9 +189,10 @@ class Residence:
         self._sequences.trim(seq, 0)
 
     def restore(self, seq: int, tokens: list[int], data: bytes, salt: str) -> None:
-        """Load a state into an idle sequence; the KV cache must be large enough.
+        """Load `data`, the state of `tokens`, into an idle sequence; the KV cache must be large enough.
 
-        The sequence's conversation, and any that must make room, are saved first.
+        The sequence's conversation, and any that must make room, are saved first. Only prompts with this salt
+        can continue the loaded one.
 
         Raises:
             ValueError: The sequence is busy.
@@ -238,7 +245,7 @@ class Residence:
         return found if self.move_costs.loading_pays(found, n_resident) else None
 
     def _load_snapshot(self, found: Found, data: bytes, seq: int) -> bool:
-        """Replace the sequence's content by a snapshot; return False if there is no room or loading fails."""
+        """Replace the sequence's content by snapshot `found`; return False if loading fails or lacks room."""
         self._sequences.trim(seq, 0)
         while self._n_used() + found.n_tokens > self._backend.n_cells:
             if not self.evict():

@@ -25,7 +25,7 @@ class Limits:
     streams: bool = False
 
     def is_stable(self, session: Session) -> bool:
-        """Return True if the session must run alone: its logits may not depend on drafts or others."""
+        """Return True if the session must run alone: drafts or other sessions must not affect its logits."""
         return (session.request.speculation.exactness or self.exactness) == "width-stable"
 
     def bounds(self, session: Session) -> Speculation:
@@ -90,13 +90,13 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
 def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_reported: int) -> list[Work]:
     """Plan at most n_rows rows of prompts.
 
-    The prompt admitted first gets at least half of the rows. The others share the rest, the shortest first,
-    and the first one also gets what they do not need.
+    The prompt admitted first gets at least half of the rows, and also the rows that the other prompts do not
+    need. These prompts get the rest, the shortest one first.
 
     Args:
         prompts: Sessions in prefill, in order of admission.
         n_rows: Maximum rows of all prompts.
-        n_reported: Maximum rows of a session whose prompt's logprobs are reported, since these need logits.
+        n_reported: Maximum rows of a prompt all of whose rows need logits (Session.reports_prompt).
     """
     works: list[Work] = []
     others = sorted(prompts[1:], key=lambda other: other.n_to_evaluate)
@@ -120,9 +120,9 @@ def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_reported: int) -> l
 def _draft_max(session: Session, limits: Limits) -> int:
     """Return the maximum guesses for the session.
 
-    No guess is made for a position after the last token that may be committed. If a wrong guess means that
-    all rows are evaluated again (limits.again), there are no guesses if these rows are many, or if they end
-    in a picture, which no saved state covers.
+    No guess is made for a position after the last token that may be committed. Where a wrong guess makes all
+    rows be evaluated again (limits.again), there are no guesses in two cases: these rows are many, or the
+    evaluated tokens end within a picture, where no state is saved.
     """
     asked, most = session.request.speculation, limits.draft_max
     if asked.n_max is not None:

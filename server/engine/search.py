@@ -1,4 +1,4 @@
-"""Run beam searches in the KV cache. Each beam has a sequence; they share the cells of common tokens."""
+"""Run beam searches in the KV cache. Each beam has a sequence; beams share the cells of common tokens."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Searches:
             raise FieldError("n_beams", "context_shift does not work with beams: leave one of them out")
 
     def n_conversations(self, request: GenerationRequest) -> int:
-        """Return how many conversations' sequences the request needs, including its own."""
+        """Return how many conversations' sequences the beams need: 1 if the shadows of one suffice."""
         return -(-request.n_beams // self._sequences.most_leaves)
 
     def begin(self, session: Session, further: list[int]) -> None:
-        """Start the session's search; sequences in `further` are emptied for its beams."""
+        """Start the session's search; `further`: other conversations' sequences, to empty for its beams."""
         room = min(self._backend.n_ctx, self._backend.n_cells) - session.n_prompt
         limit = max(1, min(room, (self._backend.n_cells - session.n_prompt) // session.request.n_beams))
         if session.request.max_tokens is not None:
@@ -66,7 +66,7 @@ class Searches:
     def add(self, batch: Batch, session: Session) -> None:
         """Add the rows that a beam search needs next, and ask for the logits of each beam's last row.
 
-        These are rows for the rest of the prompt, then one for each beam's last token.
+        The first call adds the rest of the prompt, each later call the last token of each beam.
         """
         search = self._searches[session.id]
         for seq, beam in zip(search.seqs, search.beams.live, strict=True):

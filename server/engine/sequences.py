@@ -1,4 +1,4 @@
-"""Lay out sessions' rows in the KV cache: each session has a sequence, and a shadow for each further leaf.
+"""Lay out sessions' rows in the KV cache: a sequence per session, a shadow per further leaf of its guesses.
 
 A shadow is a sequence that shares the cells of its session's sequence, so it needs no cells itself. Before a
 step, only the positions that it lacks are copied. Conversations that begin with equal tokens share cells too.
@@ -33,8 +33,8 @@ NO_LAYOUT = RowLayout(None, 0, 0, 0)
 class Sequences:
     """The backend's sequences: the first n_main hold conversations, the others are shadows or checkpoints.
 
-    A shadow shares its conversation's cells, for a further leaf of a tree. A checkpoint keeps an earlier
-    state.
+    A shadow shares the cells of its conversation, and adds those of a further leaf of the tree of guesses. A
+    checkpoint keeps an earlier state.
     """
 
     def __init__(self, backend: Backend, n_slots: int, leaves: int) -> None:
@@ -61,9 +61,9 @@ class Sequences:
         return 1 + self._n_shadows
 
     def take(self, reuse: Reuse) -> int:
-        """Make the sequence hold exactly the tokens to reuse, and return their number.
+        """Make the sequence `reuse.seq` hold exactly the tokens to reuse, and return their number.
 
-        The number is 0 if the cells are not intact (Backend.intact).
+        The number is 0 if their cells are not intact (Backend.intact), or if they are too few to copy.
         """
         length = reuse.length if self._backend.intact(reuse.source, reuse.length) else 0
         if reuse.source == reuse.seq:
@@ -86,7 +86,7 @@ class Sequences:
     def add(
         self, batch: Batch, session: Session, proposal: Proposal, n_pad: int, *, wide: bool = False
     ) -> RowLayout:
-        """Add rows for all pending tokens, the last one with logits, for the proposal, and for padding.
+        """Add a session's rows: pending tokens, with logits for the last one, then guesses and padding.
 
         Args:
             batch: The batch of the step.
@@ -124,10 +124,11 @@ class Sequences:
         return RowLayout(tree, n + n_pad, n_pad, n_shadows)
 
     def keep_accepted(self, session: Session, layout: RowLayout, nodes: Sequence[int]) -> None:
-        """Keep only the pending tokens and these nodes of the proposal in the sequence.
+        """Keep only the pending tokens and the accepted `nodes` of the proposal in the sequence.
 
-        If the sequence cannot be trimmed, it keeps none of the step's tokens, and all are evaluated again.
-        Sets session.n_again and session.n_kv, which must still have its value from before the step.
+        If the other rows cannot be removed, the state from before the step is restored, and the tokens that
+        should stay are evaluated again. Sets session.n_again and session.n_kv. At the call, session.n_kv must
+        have its value from before the step.
         """
         if not self._can_take_back(layout.n_rows - len(nodes)):
             self.checkpoints.restore_step(session.seq, session.n_kv)
@@ -168,7 +169,7 @@ class Sequences:
         return self._shared[seq] <= start
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """Remove positions start to end, and move later ones, which the sequence must own, to `start`."""
+        """Remove positions start to end, and move later cells to `start`. `seq` must own the moved cells."""
         self._free_shadows(seq)
         self._backend.shift(seq, start, end)
         self._shared[seq] = min(self._shared[seq], start)

@@ -45,8 +45,8 @@ class Session:
     drops: list[tuple[int, list[int]]] = field(default_factory=list[tuple[int, list[int]]])
     # committed tokens that follow `tokens` during a replay (rewind()), to be evaluated again
     ahead: list[int] = field(default_factory=list[int])
-    # rows of each step that evaluates tokens of request.begun again, equal to the step that committed them;
-    # 0: any number
+    # rows of each step that evaluates tokens of request.begun again, as many as in the steps that generated
+    # them; 0: any number
     stride: int = 0
     n_cached: int = 0
     admitted_at: float | None = None
@@ -56,7 +56,7 @@ class Session:
     n_steps: int = 0
     accepted_per_step: list[int] = field(default_factory=list[int])
     drafters: dict[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
-    _rewound: tuple[int, list[int]] | None = None  # drops to repeat, and `tokens` after them
+    _rewound: tuple[int, list[int]] | None = None  # number of drops to repeat, and `tokens` after them
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
@@ -97,7 +97,7 @@ class Session:
 
     @property
     def in_picture(self) -> bool:
-        """True if the evaluated tokens end in a picture."""
+        """True if the evaluated tokens end within a picture."""
         return self.before_picture(self.n_kv) < self.n_kv
 
     def with_whole_pictures(self, n: int) -> int:
@@ -133,9 +133,9 @@ class Session:
 
     @property
     def strides(self) -> bool:
-        """True if the next rows are tokens committed earlier, of which each step evaluates `stride`.
+        """True if the next rows are tokens of request.begun, evaluated again in steps of `stride` rows.
 
-        So their logits are computed in batches of the same size as when the tokens were generated.
+        So their logits are computed in steps with as many rows as when the tokens were generated.
         """
         return self.stride > 0 and not self.n_steps and self.n_kv + self.n_dropped >= self.n_prompt
 
@@ -143,7 +143,7 @@ class Session:
     def n_to_evaluate(self) -> int:
         """Return the number of pending tokens to evaluate now: all of them, unless the context is full.
 
-        In a full context the last one waits until tokens have been dropped.
+        In a full context the last token waits until others have been dropped.
         """
         return self.n_pending - self.is_full
 
@@ -212,14 +212,17 @@ class Session:
     def next_drop(self) -> tuple[int, int]:
         """Return (start, end) of the tokens to drop when the context is full.
 
-        As in llama-server, these are the first half of the evaluated tokens after n_keep. n_keep is limited
-        so that at least three evaluated tokens follow it.
+        As in llama-server, these are the first half of the evaluated tokens after the first n_keep tokens.
+        n_keep is limited so that at least three evaluated tokens follow.
         """
         start = max(0, min(self.request.n_keep or 0, self.n_ctx - 4))
         return start, start + (len(self.tokens) - 1 - start) // 2
 
     def drop(self, start: int, end: int) -> None:
-        """Remove tokens[start:end]; `tokens` becomes a new list, since others may hold the old one."""
+        """Remove tokens[start:end], and fill the room from `ahead`.
+
+        `tokens` becomes a new list, since the proposer may hold the old one.
+        """
         self.n_again = self.checkpoint_at = 0
         self.drops.append((start, self.tokens[start:end]))
         rest = self.tokens[:start] + self.tokens[end:]
@@ -245,7 +248,8 @@ class Session:
     def lose_cells(self) -> None:
         """Count none of the session's tokens as evaluated.
 
-        A beam search restarts after the prompt, a session with shifted cells before its first drop.
+        A beam search starts again after its prompt. A session with shifted cells goes back to before its
+        first drop (rewind()).
         """
         if self.request.n_beams > 1:
             self.tokens, self.ahead = self.tokens[: self.n_prompt], self.tokens[self.n_prompt :] + self.ahead

@@ -80,9 +80,9 @@ class Slots:
         return list(held.tokens), self._state.backend.save(self._state.slot_numbers.seq(id))
 
     def restore(self, id: int, tokens: list[int], data: bytes, salt: str = "") -> None:
-        """Load what save() returned into a slot, for prompts of this salt; evict the slot's conversation.
+        """Load what save() returned into an idle slot, and evict the slot's conversation.
 
-        Raises NotFoundError, SlotBusyError, InvalidRequestError.
+        Only prompts of this salt can continue it. Raises NotFoundError, SlotBusyError, InvalidRequestError.
         """
         self._idle_slot(id)
         state, seq = self._state, self._state.slot_numbers.seq(id)

@@ -49,8 +49,8 @@ MOST_PAUSE_S = 60.0  # maximum seconds between failed steps without a request; t
 # Seconds between hand-overs of tokens to the event loop; the key is True if a GPU decodes. On a CPU the loop
 # takes a core from the decode. Rate relative to llama-server's (bundled model, two cores): 0.93 with 5 ms,
 # 0.97 with 8, 0.99 with 16, which is a frame of a screen, 1.02 with 32 (section J of benchmarks/RESULTS.md).
-# Beside a GPU, twice: steps of 3.9 ms (8B in Q8_0) are sent two at a time, as those of 4.7 ms were with 5
-# (section E); half: a model that makes 700 tokens per second sends each by itself.
+# Beside a GPU, twice: tokens of 3.9 ms steps (8B in Q8_0) are sent two at a time, as was seen with 5 ms
+# and 4.7 ms steps (section E); half: a model that makes 700 tokens per second sends each token by itself.
 GATHER_S = {False: 0.016, True: 0.002}
 SAVE_S = 10.0  # maximum seconds to save conversations to disk when the server ends
 JOIN_S = 0.5  # maximum seconds to wait for the thread's end before checking it for progress again
@@ -67,7 +67,7 @@ class Bounds:
 
 
 class EngineThread:
-    """Implements Generator. Create and start it on the event loop that submits."""
+    """An engine on its own thread. Implements Generator; create and start it on the loop that submits."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class EngineThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Cancel all generations and end the thread. Idempotent. Raises LostModelError if it does not end."""
+        """Cancel all generations and end the thread. Idempotent. Raises LostModelError if it is stuck."""
         self.drain()
         self.cancel_all()
         self._commands.put(None)
@@ -154,7 +154,7 @@ class EngineThread:
         self.command(lambda engine: engine.cancel(id, keep))
 
     def command(self, command: Command) -> None:
-        """Call a function on the engine thread before the next step."""
+        """Queue a function that the engine thread calls before its next step."""
         self._commands.put(command)
 
     async def ask(self, question: Callable[[Engine], T]) -> T:
@@ -214,7 +214,7 @@ class EngineThread:
         return self.watchdog.warning
 
     def lost(self) -> LostModelError | None:
-        """Return the error that has to end the process, because the engine is given up; else None."""
+        """Return the error that must end the process if the engine is given up (Bounds.step_s), else None."""
         return LostModelError(str(self.stuck())) if self.watchdog.gives_up else None
 
     def _deliver_events(self, events: list[tuple[int, Event]]) -> None:
@@ -272,10 +272,10 @@ class EngineThread:
             logger.exception("conversations could not be saved")
 
     def _prepare_idle(self, due_at: float) -> float:
-        """Do one piece of an idle engine's work if it is due.
+        """Do one piece of an idle engine's work if `due_at`, a time of time.monotonic(), has come.
 
         Returns:
-            When the next piece is due, on the clock of due_at; infinity if nothing is left.
+            When the next piece is due, on the same clock; infinity if nothing is left.
         """
         began = time.monotonic()
         if began < due_at:
@@ -324,7 +324,7 @@ class EngineThread:
         self.hand_over()
 
     def hand_over(self, *, guessing: bool = False) -> None:
-        """Hand the waiting events to the event loop, in one call, if any is urgent or GATHER_S have passed.
+        """Hand the waiting events to the event loop if one is urgent, or gather_s after the last hand-over.
 
         Args:
             guessing: True if a draft model runs next, which the event loop would slow down. If a GPU decodes,

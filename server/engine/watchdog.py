@@ -18,7 +18,7 @@ class Watchdog:
     """
 
     def __init__(self, limit_s: float | None = None) -> None:
-        """Begin; the engine is given up after limit_s seconds without a finished step (None: never)."""
+        """Begin asleep. After limit_s seconds without a finished step, gives_up is True (None: never)."""
         self.clock = time.monotonic
         self._limit_s = limit_s or math.inf
         self._n_begun = self._n_seen = 0
@@ -34,7 +34,7 @@ class Watchdog:
         self._n_begun = 0
 
     def check(self, work: bool) -> None:
-        """Check for progress; called on the event loop a few times a second. `work`: there is work to do."""
+        """Check for progress; called on the event loop a few times a second. `work`: True if work waits."""
         now = self.clock()
         passed, self._checked_at = min(now - self._checked_at, MAX_CHECK_S), now
         waits = work and self._n_begun and self._n_begun == self._n_seen

@@ -24,7 +24,7 @@ class ArgumentReader(ABC):
     """Base class: reads the arguments of one call, in one syntax, from a growing text."""
 
     def __init__(self, begun: CallStart | None = None) -> None:
-        """Begin; pass `begun` if the call's name is known already."""
+        """Begin a call. begun: the call if its name is known already; it becomes the first piece."""
         self.pieces: list[Piece] = []  # pieces found so far; the caller takes them out
         self.state = CallState.MORE
         self.begun: CallStart | None = None  # the call, once its name is known
@@ -34,7 +34,7 @@ class ArgumentReader(ABC):
 
     @abstractmethod
     def read(self, text: str, at: int) -> int:
-        """Read on, and return the index up to which the text was read.
+        """Read more of the call, and return the index up to which the text was read.
 
         Args:
             text: The text so far; it only grows between calls.
@@ -62,7 +62,7 @@ class ArgumentReader(ABC):
 
 
 def new_call_id(index: int) -> str:
-    """Return a random id for a call to which the model gave none."""
+    """Return a random id for a call to which the model gave none. The call's number is ignored."""
     return f"call_{secrets.token_hex(12)}"
 
 

@@ -5,15 +5,21 @@ white space, including none. The sign · also matches any amount, but nothing is
 
 Text between ⟦ and ⟧ is optional; if it contains an id slot, it is not written when a call has no id.
 
-Slots of a call:  ⟨name⟩ of the function · ⟨id⟩ that the model gives · ⟨named_id⟩ functions.name:number, which
-  is both · ⟨nth⟩ number of the call in this reply, from 1
+Slots of a call:
+  ⟨name⟩        name of the function
+  ⟨id⟩          id that the model gives
+  ⟨named_id⟩    functions.name:number, an id that contains the name
+  ⟨nth⟩         number of the call in this reply, from 1
   its arguments, one of:
   ⟨object⟩      name and arguments in one JSON object, under the keys of `members`
   ⟨json⟩        an object in JSON
   ⟨parameters⟩  each in the pattern `parameter`
   ⟨python⟩      key=value, … in Python
   ⟨gemma⟩       {key:value, …}, strings between <|"|>
-Slots of a parameter: ⟨key⟩ · ⟨string⟩, whether the value is a string: true or false · ⟨type⟩, its JSON type
+Slots of a parameter:
+  ⟨key⟩         its name
+  ⟨string⟩      true if the value is a string, else false
+  ⟨type⟩        JSON type of the value
   its value, one of:
   ⟨value⟩       literal text if the schema says string, else JSON
   ⟨cdata⟩       as ⟨value⟩, or a CDATA section
@@ -31,7 +37,7 @@ _TOKENS = re.compile(r"(\]<\]\w+\[>\[|</?[^<>\s]+>|\[/?\w+\])")
 SLOT = re.compile(r"⟨(\w+)⟩")
 ARGUMENTS = ("object", "json", "parameters", "python", "gemma")
 MAX_MARKUP_HEAD = 256
-"""Maximum characters of a call's head (marker, name, id), a parameter's head, a key, a channel's header.
+"""Maximum characters of a call's head (marker, name, id), of a parameter's head, a key or a channel's header.
 
 Without a limit, text that only looks like a call would be held back to its end and rescanned at each token.
 """
@@ -74,7 +80,7 @@ class Calls:
 
     @cached_property
     def arguments(self) -> str:
-        """Return the name of the placeholder in `call` that stands for the arguments, such as "json"."""
+        """Return the name of the slot in `call` that stands for the arguments, such as "json"."""
         return next(slot for slot in SLOT.findall(self.call) if slot in ARGUMENTS)
 
     @cached_property
@@ -84,9 +90,9 @@ class Calls:
 
     @cached_property
     def opening(self) -> re.Pattern[str]:
-        """Return an expression for all text before the arguments of the first call.
+        """Return a regex that matches all text before the arguments of the first call.
 
-        The text that opens a list of calls (`open`) is optional if each call has an opening text too.
+        The text before the first call (`open`) is optional if `call` has fixed text before its arguments.
         """
         own = words(self._around_arguments[0])
         opens = r"\s*".join(map(re.escape, words(self.open)))
@@ -96,7 +102,7 @@ class Calls:
 
     @cached_property
     def another(self) -> re.Pattern[str]:
-        """Match the text before the arguments of a call that follows another call."""
+        """Return a regex that matches all text before the arguments of a call that follows another call."""
         return re.compile(self._head_regex)
 
     @property
@@ -112,12 +118,12 @@ class Calls:
 
     @cached_property
     def markers(self) -> tuple[str, ...]:
-        """Return the texts that may begin a first call."""
+        """Return the fixed texts with which the first call may begin."""
         own = words(self._around_arguments[0])[:1] if not self._around_arguments[0].startswith("⟨") else []
         return tuple(dict.fromkeys([*words(self.open)[:1], *own]))
 
     def may_begin(self, text: str) -> bool:
-        """Return True if a text that starts with a marker may become the beginning of a first call."""
+        """Return True if `text`, which starts with a marker, may become the beginning of a first call."""
         begun, own = "".join(text.split()), self._around_arguments[0]
         for head in (self.open + own, own):
             fixed, *free = re.split("[⟨⟦]", head if "⟨" in head else head + "{", maxsplit=1)
@@ -137,18 +143,18 @@ class Calls:
     def behind_value(self) -> tuple[str, ...]:
         """Return the texts that may follow a value: the start of another parameter, or the arguments' end.
 
-        If none of them follows a tag that looks like a value's end, the tag is part of the value.
+        A tag that looks like the end of a value is part of the value if none of these texts follows it.
         """
         return words(self.parameter)[0], *self.follow[:1]
 
     @cached_property
     def key(self) -> re.Pattern[str]:
-        """Match a parameter up to its value, including any line break that the pattern has there."""
+        """Return a regex for a parameter up to its value. A line break before the value is optional."""
         head = re.split(_VALUE, self.parameter)[0]
         return re.compile(pattern(head.rstrip("\n")) + ("\n?" if head.endswith("\n") else ""))
 
     def key_among(self, names: Sequence[str]) -> re.Pattern[str]:
-        """Return the pattern of `key`, extended to match also these names, whatever their characters."""
+        """Return the regex `key`, extended to match these names too, whatever characters they contain."""
         if not names:
             return self.key
         known = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
@@ -165,7 +171,7 @@ class Calls:
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """Return all fixed text of the patterns, in pieces; any of them may be a control token."""
+        """Return the pieces of fixed text in all patterns. Any piece may be a control token."""
         patterns = (self.open, self.call, self.between, self.close, self.parameter)
         extra = ('<|"|>',) if self.arguments == "gemma" else ()
         return (*(part for one in patterns for part in words(one)), *extra)
@@ -196,7 +202,7 @@ class Channels:
         return "" in fixed and re.fullmatch(NAME, begun) is not None
 
     def kind_of(self, header: str) -> tuple[str, str]:
-        """Return the message's kind, and the function that it calls ("" if it is no call).
+        """Return the kind of the message with this header, and the function that it calls ("" without one).
 
         The kinds are "call", "silent", "thought" and "content".
         """
@@ -245,7 +251,7 @@ def words(text: str) -> list[str]:
 def pattern(text: str) -> str:
     """Return a regular expression for a pattern as families.py writes it.
 
-    Such a pattern is fixed text with placeholders such as ⟨name⟩.
+    Such a pattern is fixed text with slots such as ⟨name⟩.
     """
     parts = SLOT.split(text)
     fixed = (_loose_regex(part) for part in parts[::2])
@@ -254,6 +260,6 @@ def pattern(text: str) -> str:
 
 
 def _loose_regex(text: str) -> str:
-    """Return a regular expression for fixed text, in which spaces and · match any amount of white space."""
+    """Return a regex for the fixed text of a pattern, with its meanings of white space, ·, ⟦ and ⟧."""
     spaced = r"\s*".join(re.escape(piece) for piece in re.split(r"[\s·]+", text))
     return spaced.replace("⟦", "(?:").replace("⟧", ")?")

@@ -11,10 +11,10 @@ from server.text.reply_format import ReplyFormat
 
 
 def extent(text: str, form: ReplyFormat, message: Message) -> int | None:
-    """Return the length of the shortest beginning of a guarded text that reads as the whole message.
+    """Return the length of the shortest prefix of `text` that reads as `message`, None if there is none.
 
-    Calls, thoughts and content must equal the message's, except for white space around them. Guards do not
-    count towards the length. Return None if no beginning of the text spells the message.
+    Calls, thoughts and content must be equal, except for white space around them. `text` has guards
+    (guard.py), which do not count towards the length. `form` says how to read it.
     """
     reader, pieces = MessageReader(form), list[Piece]()
     content = message.content.lstrip()
@@ -36,7 +36,7 @@ def extent(text: str, form: ReplyFormat, message: Message) -> int | None:
 
 
 def _meaning_of(message: Message) -> object:
-    """Return a value by which two texts of a message can be compared: equal if only white space differs."""
+    """Return a value that is equal for two messages if they differ only in white space around their parts."""
     calls = [(call.name, _parsed_arguments(call.arguments)) for call in message.calls]
     return message.content.strip(), message.reasoning.strip(), calls
 

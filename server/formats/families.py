@@ -66,7 +66,7 @@ LFM = Calls("⟨name⟩(⟨python⟩)", "<|tool_call_start|>·[", "]<|tool_call_
 
 
 def _dsml_calls(section: str) -> Calls:
-    """Return the calls of a model that writes them in DeepSeek's tags, within tags named `section`."""
+    """Return the patterns of calls in DeepSeek's DSML tags, with tags named `section` around all calls."""
     return Calls(
         '<｜DSML｜invoke name="⟨name⟩">\n⟨parameters⟩</｜DSML｜invoke>',
         f"<｜DSML｜{section}>\n",
@@ -307,11 +307,11 @@ _THOUGHTS = tuple(
 
 
 def family_of(source: str) -> Family:
-    """Return the first family whose signs the template has, UNKNOWN if none fits.
+    """Return the first family whose signs a chat template's source contains, UNKNOWN if none fits.
 
-    Families with the most specific signs come first, since templates mention words of other families. If the
-    family's thoughts occur only at the beginning of replies, its thought markers are replaced by the first
-    ones that the template contains: the family's own, else another family's, else none.
+    Families with the most specific signs come first, because a template may contain signs of other families.
+    If the family's thoughts occur only at the beginning of replies, its thought markers are replaced by the
+    first ones that the template contains: the family's own, else another family's, else none.
     """
     found = next((family for family in FAMILIES if family.fits(source)), UNKNOWN)
     if found.thoughts and found.thoughts.anywhere:

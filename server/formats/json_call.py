@@ -71,7 +71,7 @@ class JsonCallReader(ArgumentReader):
         return at
 
     def named(self, begun: CallStart) -> None:
-        """Announce a call whose name came from elsewhere, so that this text has only arguments."""
+        """Begin a call whose name came before, so that the text to read has only its arguments."""
         self._announce(begun)
         self._key = "arguments"
         self._step = self._begin_value
@@ -89,7 +89,7 @@ class JsonCallReader(ArgumentReader):
     def _read_member(self, text: str, at: int) -> int | None:
         """Read a comma, the end of an object, or a key with its colon.
 
-        Return the index after it. Return None if the text ends too early, or if it has something else here.
+        Return the index after what was read. Return None if the text ends too early or has something else.
         """
         if text[at] == "}":
             self._nesting -= 1
@@ -118,7 +118,7 @@ class JsonCallReader(ArgumentReader):
         return at
 
     def _go_on(self, text: str, at: int) -> int | None:
-        """Read on in the current value.
+        """Read more of the current value; return the index reached, or None if more text is needed.
 
         Arguments are emitted as they grow if they are an object and the name is known.
         """
@@ -190,7 +190,7 @@ def _decode_string(string: str) -> str:
 def _as_object(value: str) -> str:
     """Return arguments as the JSON text of an object, even if the model wrote the object as a string.
 
-    An empty text and null become an empty object; any other value becomes the object's member `arguments`.
+    An empty text and null become {}; any other value that is not an object becomes {"arguments": value}.
     """
     text = _decode_string(value).strip() if value.startswith('"') else value
     scanner = ValueScanner()

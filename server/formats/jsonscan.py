@@ -64,7 +64,7 @@ class BracketScanner:
         """Begin a scan.
 
         Args:
-            quotes: Quotation marks of strings. Only after a mark of one character does a backslash escape.
+            quotes: Quotation marks of strings. A backslash escapes only if the mark has one character.
             depth: Number of brackets that are open already.
         """
         self.done = False
@@ -78,7 +78,7 @@ class BracketScanner:
         self._longest = max(map(len, quotes))
 
     def scan(self, text: str, at: int) -> int:
-        """Scan on from `at`, where the last scan ended, and return where to continue."""
+        """Scan on from `at`; return the index after the closing bracket if `done`, else where to continue."""
         while not self.done:
             looked = self._inside[self._quote] if self._quote else self._outside
             found = looked.search(text, at)

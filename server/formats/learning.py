@@ -1,8 +1,8 @@
 """Learn how a model writes calls by rendering a made-up call with its chat template. Pure.
 
-Used for templates that no described family fits. The template renders one turn with one call, and one with
-two calls. The text around the known name, keys and values is the pattern of a call. The text outside the
-calls opens, separates and closes them.
+Used for templates that no described family fits. The template renders a turn with one call, and a turn with
+two calls. In these, the text around the known name, keys and values is the pattern of a call. The text around
+the calls is what opens, separates and closes calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from server.text.message import folded
 from server.text.reply_format import ReplyFormat
 
 Render: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], str]
-"""Renders messages, without the beginning of a next reply. May raise anything: a template is foreign code."""
+"""Renders messages with a chat template, without the beginning of a next reply. May raise any exception,
+because a template is foreign code."""
 
 _NAME, _ID = "probe_name", "probe1234"
 _ARGUMENTS = {"probe_key": "probe value", "other_key": 4711}
@@ -36,7 +37,11 @@ _SIGNS = "<[{(|`"
 
 
 def learned(family: Family, render: Render) -> Family:
-    """Return the family, with calls and thoughts replaced by those that the template's output shows."""
+    """Return the family with the calls that the template's output shows.
+
+    Thoughts are taken from the output only if the family has none. What the output does not show stays
+    unchanged.
+    """
     before, after = _text_around_reply(render)
     thoughts = family.thoughts or _learn_thoughts(render)
     for as_text in (False, True):
@@ -93,7 +98,7 @@ def _common_beginning(text: str, other: str) -> str:
 
 
 def _text_after(text: str, before: str) -> str:
-    """Return `text` from where it differs from `before`, including a marker that they share in part."""
+    """Return `text` from where it differs from `before`, or from the beginning of a marker that differs."""
     n = len(_common_beginning(text, before))
     marker = text.rfind("<", 0, n)
     return text[marker if marker > text.rfind(">", 0, n) else n :]
@@ -104,7 +109,7 @@ def _is_marker(text: str) -> bool:
 
 
 def _learn_calls(one: str, two: str) -> Calls | None:
-    """Return the pattern of calls, found in a turn with one call and a turn with two; None if not found."""
+    """Return the pattern of calls, given a turn with one call and a turn with two; None if not found."""
     core = _object_call(one) or _named_call(one)
     if core is None or one.count(core.text) != 1 or two.count(core.text) != 2:
         return None
@@ -138,7 +143,7 @@ def _shared_end(text: str, other: str) -> str:
 
 
 def _object_call(text: str) -> _Core | None:
-    """Return a call that is one JSON object with name and arguments, None if there is none."""
+    """Return the call if the text has it as one JSON object with name and arguments, else None."""
     for at in (i for i, sign in enumerate(text) if sign == "{"):
         found, end = _json_object(text, at)
         names = [key for key in found if found[key] == _NAME and key in NAMING_KEYS]
@@ -159,7 +164,7 @@ def _json_object(text: str, at: int) -> tuple[dict[str, Any], int]:
 
 
 def _named_call(text: str) -> _Core | None:
-    """Return a call that is a name followed by arguments in JSON or in tags."""
+    """Return the call if the text has it as a name and then arguments in JSON or in tags, else None."""
     at = text.find(_NAME)
     if at < 0:
         return None
@@ -173,7 +178,7 @@ def _named_call(text: str) -> _Core | None:
 
 
 def _tagged_call(text: str) -> _Core | None:
-    """Return a call that is a name followed by tagged parameters."""
+    """Return the call if the text has it as a name and then tagged parameters, else None."""
     rest, found = text, list[str]()
     for word in (_NAME, *(str(one) for pair in _ARGUMENTS.items() for one in pair)):
         before, is_there, rest = rest.partition(word)
@@ -191,7 +196,7 @@ def _tagged_call(text: str) -> _Core | None:
 
 
 def _reads_back(calls: Calls, text: str, n: int) -> bool:
-    """Return True if a reader that knows these calls finds exactly n calls in the text."""
+    """Return True if a reader with these patterns finds exactly n made-up calls and no content in `text`."""
     reader = MessageReader(ReplyFormat(calls=calls, functions={_NAME: _SCHEMA}))
     message = folded([*reader.feed(text), *reader.end()])
     told = [(call.name, json.loads(call.arguments)) for call in message.calls]

@@ -17,7 +17,7 @@ class MarkerFound(NamedTuple):
 
 
 class Markers:
-    """Searches for any of several markers; where several begin, the longest wins."""
+    """Searches for any of several markers. If several begin at one index, the longest one counts."""
 
     def __init__(self, markers: Sequence[str]) -> None:
         self._markers = sorted(
@@ -49,16 +49,19 @@ class Markers:
         return MarkerFound(stop, found[0] if found else "")
 
     def at_beginning(self, text: str, *, ended: bool) -> str | None:
-        """Return the marker that the text begins with; "" for none, None if only more text can tell."""
+        """Return the marker that the text begins with, "" if there is none, None if more text must decide.
+
+        ended: True if no text follows.
+        """
         if not ended and self.grows(text):
             return None
         found = self._any.match(text)
         return found[0] if found else ""
 
     def broken_off(self, text: str) -> int | None:
-        """If the text ends inside a marker, return where that marker begins, else None.
+        """Return the index of an unfinished marker at the text's end, None if there is none.
 
-        At least the first whole token of the marker must be there.
+        A marker counts only if its first token is complete.
         """
         for start in self._first.finditer(text, max(0, len(text) - self._longest + 1)):
             rest = text[start.start() :]

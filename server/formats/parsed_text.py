@@ -13,7 +13,7 @@ from server.text.stops import StopStrings
 
 
 class ParsedText:
-    """Base of MessageReader: the text read so far, and the pieces emitted. Positions include guards."""
+    """Base of MessageReader: the text read so far and the pieces found. Positions count guards (guard.py)."""
 
     def __init__(self, stops: Sequence[str], n_indent: int, *, plain: bool) -> None:
         """Begin a reply.

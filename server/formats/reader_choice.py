@@ -14,7 +14,7 @@ def reader_of(calls: Calls, begun: CallStart, schema: Schema) -> ArgumentReader:
     """Return a reader of the arguments that follow a call's name.
 
     Args:
-        calls: How the model writes calls; those that are whole JSON objects (⟨object⟩) have another reader.
+        calls: How the model writes calls. Not ⟨object⟩: such calls contain their name.
         begun: The call.
         schema: JSON schema of the call's arguments.
     """

@@ -1,7 +1,7 @@
 """Read a growing reply as a message: thoughts, content and tool calls. Pure.
 
 Text that may still become a marker is held back, and so is white space that counts only if text follows it.
-The pieces do not depend on how the text was cut, once adjacent pieces of one kind are joined.
+Once adjacent pieces of one kind are joined, they do not depend on how the text was split among feed() calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _NO_CALLS = Calls("⟨object⟩")
 
 
 class MessageReader(ParsedText):
-    """Reads one reply. Text with a guard in it (see guard.py) is never a marker; positions include guards."""
+    """Reads one reply. Text that contains a guard (guard.py) is never a marker. Positions count guards.
+
+    Methods that return a bool are steps. True: the next step can run; False: more text is needed.
+    """
 
     def __init__(
         self,
@@ -75,7 +78,7 @@ class MessageReader(ParsedText):
         return self._run_steps()
 
     def end(self, *, cut: bool = False) -> list[Piece]:
-        """Return the remaining pieces. If a limit has cut the text (`cut`), drop a call without a name."""
+        """Return the remaining pieces. cut: a limit ended the text; then drop a call that has no name yet."""
         self._ended, self._cut = True, cut
         return self._run_steps()
 
@@ -83,8 +86,6 @@ class MessageReader(ParsedText):
         while self._step():
             pass
         return self._take_pieces()
-
-    # Steps. Each returns True if the next step can run, False if more text is needed.
 
     def _read_plain(self) -> bool:
         self._emit_up_to(len(self._buffer), marker=False, keeps_blank=True)
@@ -108,13 +109,13 @@ class MessageReader(ParsedText):
         return self._begin_answer()
 
     def _think_first(self) -> bool:
-        """Skip white space before the thoughts."""
+        """Skip white space before the thoughts; return False if more text is needed."""
         self._drop_thought(after_blank(self._buffer))
         self._step = self._read_thoughts if self._buffer else self._step
         return bool(self._buffer)
 
     def _read_thoughts(self) -> bool:
-        """Read thoughts up to their end, without the white space before it."""
+        """Read thoughts, without white space at their end, up to a marker; return True if there is one."""
         found = self._in_thoughts.first(self._buffer, ended=self._ended)
         n = len(self._buffer[: found.at].rstrip())
         self._emit_thought(n)
@@ -138,12 +139,12 @@ class MessageReader(ParsedText):
             self._step = self._read_header if is_header else self._answer_first
 
     def _answer_first(self) -> bool:
-        """Skip white space between thoughts and answer."""
+        """Skip white space before the answer and begin it; return False if more text is needed."""
         self._drop(after_blank(self._buffer))
         return bool(self._buffer) and self._begin_answer()
 
     def _begin_answer(self) -> bool:
-        """Begin the answer, which may be a call without a marker."""
+        """Begin the answer, which may be a call without a marker; return False if more text is needed."""
         if self.form.plain or (self.form.thoughts and not self._in_content):
             self._step = self._read_plain
             return True
@@ -156,7 +157,7 @@ class MessageReader(ParsedText):
         return True
 
     def _read_content(self) -> bool:
-        """Read content up to the next marker, without the white space before it."""
+        """Read content up to a marker. White space before the marker is left out."""
         text = self._buffer[self._n_plain :]
         found = self._in_content.first(text, ended=self._ended)
         if self._ended and (n := self._in_content.broken_off(text)) is not None and n <= found.at:
@@ -170,7 +171,7 @@ class MessageReader(ParsedText):
         return bool(found.marker) and not self.stopped and self._act_on_marker(found.marker)
 
     def _act_on_marker(self, marker: str) -> bool:
-        """Act on the marker that the buffer begins with, after white space."""
+        """Act on the marker with which the buffer begins, after white space; return True."""
         channels, n_blank = self.form.channels, after_blank(self._buffer)
         if marker in self._calls.markers and not channels:
             self._blank = n_blank
@@ -191,7 +192,7 @@ class MessageReader(ParsedText):
         return True
 
     def _skip_silent(self) -> bool:
-        """Skip the text of a message that is not shown, up to the next message."""
+        """Skip the text of a message that is not shown; return False if its end has not come yet."""
         found = self._in_content.first(self._buffer, ended=self._ended)
         self._drop(found.at)
         return bool(found.marker) and self._act_on_marker(found.marker)
@@ -219,7 +220,7 @@ class MessageReader(ParsedText):
         return True
 
     def _of_header(self, kind: str, name: str) -> Callable[[], bool]:
-        """Return the step that follows a header of this kind."""
+        """Return the step that reads a message of this kind. name: the function that the header calls."""
         if kind == "call" and self.form.calls:
             self._named = name
             return self._read_called
@@ -236,7 +237,7 @@ class MessageReader(ParsedText):
         return self._open_call(self._calls.opening, self._no_call)
 
     def _open_call(self, opening: re.Pattern[str], otherwise: Callable[[], bool]) -> bool:
-        """Read a call's head; if the buffer holds no call, run `otherwise`."""
+        """Read a call's head, which `opening` matches. If there is no call, run the step `otherwise`."""
         head = opening.match(self._buffer, self._blank)
         if head is None:
             if self._cut and (self._within or self._calls.may_begin(self._buffer[self._blank :])):
@@ -291,7 +292,7 @@ class MessageReader(ParsedText):
         return False
 
     def _no_call(self) -> bool:
-        """Go back to content: emit the marker of the supposed call as text."""
+        """Go back to content: emit the marker of the supposed call as text; return True."""
         self._n_plain = self._n_marker
         self._within, self._step = False, self._read_content
         return True

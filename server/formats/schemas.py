@@ -33,7 +33,10 @@ def limited(schema: Schema, types: Sequence[str]) -> Schema:
 
 
 def alternatives(schema: Schema) -> Sequence[Schema]:
-    """Split a schema into alternatives that together equal it, each with `enum` or one `type` if known."""
+    """Split a schema into alternatives: a value fits the schema if it fits one of them.
+
+    Each alternative has `enum` or a single `type`, if the schema restricts values or types.
+    """
     found = list[Schema]()
     pending: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())]
     for _ in range(_MOST_ALTERNATIVES):
@@ -153,7 +156,7 @@ def _common_types(one: Sequence[str], other: Sequence[str]) -> list[str]:
 
 
 def _of_one_type(schema: Schema) -> list[Schema]:
-    """Split a schema into one for each of its types, or into one with the values that it enumerates."""
+    """Return a schema for each type that `schema` names, or one with `enum` if it lists its values."""
     values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
     rest = {key: value for key, value in schema.items() if key not in ("enum", "const")}
     types = _type_names(schema) if "type" in schema else None

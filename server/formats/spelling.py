@@ -22,7 +22,10 @@ _MAYBE = re.compile(r"⟦([^⟧]*)⟧")
 
 
 def written(calls: Sequence[Mapping[str, Any]], syntax: Calls) -> str:
-    """Return the text of `calls`, given in OpenAI's shape. Copy arguments that are not a JSON object."""
+    """Return the text of calls, given in OpenAI's shape, in a model's syntax.
+
+    Arguments that are not a JSON object are copied unchanged.
+    """
     each = [_fill_slots(syntax.call, _slot_texts(call, nth, syntax)) for nth, call in enumerate(calls)]
     if syntax.each:
         each = [syntax.open + one + syntax.close for one in each]

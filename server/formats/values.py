@@ -26,7 +26,7 @@ _WORDS: dict[str, Any] = {
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[^\s,:=()\[\]{}]+")
 _VALUE_BEGINS = re.compile(rf"\s*(?:[\[({{]|-?\d|(?:{'|'.join(_WORDS)})\b)")
-"""Brackets, numbers and words at which a value other than a string begins."""
+"""Matches the beginning of a value that is not a string: a bracket, a number or a word."""
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
 
@@ -74,6 +74,8 @@ def dumped(value: Any) -> str:
 
 def nested(text: str, marker: str, schema: Schema) -> Any:
     """Return a value written as elements <key>…</key>; the elements of an array are named <item>.
+
+    If an element is not closed, return the text.
 
     Args:
         text: The elements, or the text of a plain value.
@@ -128,14 +130,14 @@ class LooseText:
         self._quotes = quotes
 
     def whole(self) -> Any:
-        """Return the value that the whole text spells."""
+        """Return the value that the whole text spells. Raises ValueError if other text follows it."""
         value = self._read_value(0)
         if self._next_character():
             raise ValueError(self._text)
         return value
 
     def members(self, sign: str, close: str = "") -> dict[str, Any]:
-        """Read pairs of key, sign and value, up to the closing bracket or the text's end."""
+        """Read members, each a key, `sign` and a value, up to the bracket `close` ("": the text's end)."""
         return self._read_members(sign, close, 0)
 
     def _read_members(self, sign: str, close: str, depth: int) -> dict[str, Any]:
@@ -169,8 +171,8 @@ class LooseText:
     def _end_of_key(self, sign: str) -> int:
         """Return the index of the sign that ends a key: the first sign before a value.
 
-        A key may contain the sign itself. If no sign has a value after it, return the first sign's index. If
-        there is no sign, return -1.
+        A key may contain the sign itself. If no value follows any sign, return the index of the first sign.
+        If there is no sign, return -1.
         """
         first = end = self._text.find(sign, self._at)
         while end >= 0:

@@ -77,7 +77,7 @@ class TaggedCallReader(ArgumentReader):
         return head.end()
 
     def _read_end(self, text: str, at: int, start: int) -> int | None:
-        """Handle text at `start` that ends the call, or may become such text as it grows."""
+        """End the call if the text at `start` does so, and return `at`; return None if it may still do so."""
         if not text.startswith(self._calls.follow[0], start):
             return None
         self.finish()
@@ -119,8 +119,8 @@ class TaggedCallReader(ArgumentReader):
     def _find_value_end(self, text: str, at: int) -> tuple[int, bool]:
         """Return the index of a possible end tag (-1: none yet), and True if it certainly ends the value.
 
-        A value may contain the tag itself, so the tag ends the value only if another parameter or the call's
-        end follows.
+        A value may contain the tag itself. So the tag ends the value only if another parameter, or the end of
+        the arguments, follows it.
         """
         marker, _ = self._end
         end = text.find(marker, at)

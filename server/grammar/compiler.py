@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from server.grammar.grammar_constraint import CompiledGrammar
 
 Start: TypeAlias = Callable[[], Constraint]
-"""Returns the Constraint of a new text under a grammar."""
+"""A function that begins a text under a grammar: each call returns the Constraint of a new text."""
 
 Kind: TypeAlias = Literal["gbnf", "schema", "lark"]
 
-KEPT_BYTES = 256 << 20  # in all (n_bytes): hundreds of usual schemas, or four with 128 tools each
+KEPT_BYTES = 256 << 20  # sum of n_bytes: hundreds of usual schemas, or four with 128 tools each
 
 
 class Compiler:
     """Compiles grammars for one vocabulary, usually in milliseconds, at worst in seconds. Thread-safe.
 
-    Every method raises InvalidRequestError, which names the position of the fault; `param` is the request's
-    field.
+    Every method raises InvalidRequestError if a grammar cannot be used; the message names the position of the
+    fault. `param` is the field of the request that has the grammar.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, kept_bytes: int = KEPT_BYTES) -> None:
-        """Begin empty; beyond kept_bytes, the grammars least recently used are dropped."""
+        """Begin without grammars. Beyond `kept_bytes` of memory, drop the least recently used grammars."""
         self._vocabulary = vocabulary
         self._kept_bytes = kept_bytes
         self._lock = threading.Lock()
@@ -53,10 +53,10 @@ class Compiler:
         return self.json_schema({"type": "object"}, param)
 
     def lark(self, text: str, param: str, schemas: Sequence[tuple[str, Schema]] = ()) -> Start:
-        """Compile rules in llguidance's dialect of Lark. The root is `start`; the rules contain no options.
+        """Compile rules in llguidance's dialect of Lark.
 
         Args:
-            text: The rules.
+            text: The rules, without %llguidance options. The root is `start`.
             param: The field of the request.
             schemas: (field of the request, schema) of each schema in the rules. If the rules do not compile,
                 each schema is compiled alone, so that the error can name the field.
@@ -108,7 +108,7 @@ class Compiler:
         return found
 
     def _forget_oldest(self) -> None:
-        """Keep the most recently used grammars within kept_bytes."""
+        """Fill kept_bytes with the most recently used grammars; drop grammars that do not fit."""
         left = self._kept_bytes
         for key, grammar in reversed(list(self._kept.items())):
             if grammar.n_bytes > left:
@@ -132,7 +132,7 @@ class Compiler:
 
 
 def prepare(vocabulary: Vocabulary) -> None:
-    """Prepare a vocabulary, so that its first grammar need not wait half a second (with 50,000 tokens)."""
+    """Prepare a vocabulary for grammars, so that the first one does not wait (0.5 s with 50,000 tokens)."""
     from server.grammar import grammar_constraint as constraint
 
     constraint.tokenizer(vocabulary)

@@ -10,11 +10,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 STACK_BYTES = 128 << 20
-"""Four times what the deepest schema of MAX_CHARACTERS takes: 5,830 levels, each an `items` or a `$ref`, fit
-24 to 32 MiB with llguidance 1.9.1 on x86-64, 3 to 10 KB a level. A usual stack has 8 MiB, which 1,000 levels
-overflow, and an overflow ends the process. Only the used part takes memory, until the work has ended. Half:
-there is still room for twice the deepest schema."""
-_STARTING = threading.Lock()  # the stack size is a setting for all threads that start
+"""Stack size: four times what the deepest schema of MAX_CHARACTERS takes. Its 5,830 levels, each an `items`
+or a `$ref`, take 24 to 32 MiB with llguidance 1.9.1 on x86-64 (3 to 10 KB a level). A usual stack has 8 MiB.
+It overflows at 1,000 levels, which ends the process. Only the used part takes memory, until the work has
+ended. Half the size would still be twice what the deepest schema takes."""
+_STARTING = threading.Lock()  # held while the stack size is changed, which affects all threads that start
 
 
 def on_deep_stack(work: Callable[[], T]) -> T:

@@ -41,13 +41,13 @@ _ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A definition of the texts that a custom tool takes."""
+    """A grammar or regular expression of the texts that a custom tool takes."""
 
     syntax: Literal["lark", "regex"]
     text: str
 
     def rules(self) -> dict[str, Node]:
-        """Return the definition's rules by name; the first one is `start`.
+        """Return the definition's rules by name. The rule `start` matches a whole text.
 
         Raises:
             InvalidRequestError: The definition cannot be used; the message names the line.
@@ -55,10 +55,10 @@ class Definition:
         return _rules_of(self)
 
     def held(self, end: Node, *, in_json: bool, prefix: str) -> tuple[str, list[str]]:
-        """Return rules in llguidance's Lark for a text of this definition followed by `end`.
+        """Return rules in llguidance's Lark that match a text of this definition and then `end`.
 
         Args:
-            end: Node of the text that follows.
+            end: Node that matches the text after it.
             in_json: True if the text is within a JSON string.
             prefix: Prefix of the rules' names, of lower-case letters and digits.
 
@@ -77,7 +77,7 @@ class Definition:
 
 
 def input_of_custom(schema: Mapping[str, Any]) -> Definition | None:
-    """Return the definition of a custom tool's input from the schema of its arguments, None without one."""
+    """Return the definition of a custom tool's input, None without one. `schema`: that of its arguments."""
     properties = cast(Mapping[str, Any], schema.get("properties") or {})
     found = properties.get(INPUT)
     return definition_of(cast(Mapping[str, Any], found)) if isinstance(found, Mapping) else None
@@ -89,7 +89,12 @@ def text_node(text: str) -> Node:
 
 
 def custom_parameters(syntax: Literal["lark", "regex"] | None = None, definition: str = "") -> dict[str, Any]:
-    """Return the parameters of the function that represents a custom tool: a single text."""
+    """Return the schema of the arguments of a function that represents a custom tool: one string.
+
+    Args:
+        syntax: Syntax of the definition; None: the string may be any text.
+        definition: The definition that the string must match.
+    """
     held = {KEYWORD: Definition(syntax, definition).as_json} if syntax else {}
     return {
         "type": "object",
@@ -100,7 +105,7 @@ def custom_parameters(syntax: Literal["lark", "regex"] | None = None, definition
 
 
 def definition_of(schema: Mapping[str, Any]) -> Definition | None:
-    """Return the definition that a string's schema contains, None without one."""
+    """Return the definition in the schema of a string, None if it has none."""
     found = schema.get(KEYWORD)
     return Definition(found["syntax"], found["definition"]) if found else None
 
@@ -131,7 +136,7 @@ def _rules_of(definition: Definition) -> dict[str, Node]:
 
 
 def _escaped_for_json(node: Node) -> Node:
-    """Return a tree that matches the same texts, escaped as within a JSON string."""
+    """Return a tree that matches the texts of `node` after they are escaped as within a JSON string."""
     match node:
         case Chars(ranges):
             return _escaped_chars(ranges)

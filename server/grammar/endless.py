@@ -27,7 +27,10 @@ def endless_at(root: Schema) -> Path | None:
 
 
 def _has_end(one: Schema, root: Schema, ending: set[int]) -> bool:
-    """Return True if some value fits a schema. `ending` has the ids of parts that some value fits."""
+    """Return True if some value fits the schema `one`, a part of `root`.
+
+    ending: id() of each part of `root` that some value is already known to fit.
+    """
 
     def ends(inner: Any) -> bool:
         return not isinstance(inner, dict) or id(cast(Any, inner)) in ending

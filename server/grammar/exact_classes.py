@@ -19,7 +19,10 @@ An unclosed class extends to the end of the text, so the search takes linear tim
 
 
 def json_expression(schema: Schema, options: Mapping[str, Any]) -> str:
-    """Return llguidance's Lark for the JSON texts that fit a schema, with these white space options."""
+    """Return an expression of llguidance's Lark that matches the JSON texts that fit a schema.
+
+    options: llguidance's options by key, such as those for white space.
+    """
     written = json.dumps({**schema, **options})
     if "[^" in written or r"\\P" in written:
         written = json.dumps(_with_exact_classes(json.loads(written)))
@@ -38,9 +41,9 @@ def _with_exact_classes(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_nul(pattern: str) -> str:
-    r"""Return a pattern whose negated classes do not contain NUL.
+    r"""Return the pattern with NUL excluded from its negated classes; replies never contain NUL.
 
-    llguidance 1.9.1 allows \" and \\ in a string wherever a class contains all control characters, so `[^"]`
-    would allow quotation marks. Replies never contain NUL.
+    If a class contains all control characters, llguidance 1.9.1 allows \" and \\ in its place. So `[^"]`
+    would allow quotation marks.
     """
     return _NEGATED_CLASS.sub(lambda found: f"[{found[1]}--\\x00]" if found[1] else found[0], pattern)

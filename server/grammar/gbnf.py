@@ -25,7 +25,7 @@ from server.grammar.syntax import (
 )
 from server.llama.backend import Vocabulary
 
-MAX_CHARACTERS = 1 << 16  # of a grammar: parsing takes half a second at worst
+MAX_CHARACTERS = 1 << 16  # of a grammar, so that parsing takes half a second at most
 MAX_RULES = 1000  # usual grammars have some dozens
 MAX_NESTING = 50  # of parentheses: each takes four calls on Python's stack, which allows 1,000
 MAX_REPETITIONS = 2000  # llama.cpp's own limit
@@ -130,7 +130,7 @@ class _Parser:
         return choice(options)
 
     def _read_series(self) -> Node:
-        """Read up to |, ) or, outside parentheses, the end of the line."""
+        """Read a sequence, which ends at |, at ) or, outside parentheses, at the end of the line."""
         parts: list[Node] = []
         blank = _BLANK_LINES if self._nesting else _BLANK
         while (part := self._read_part()) is not None:

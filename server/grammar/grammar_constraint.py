@@ -1,4 +1,4 @@
-"""Implement grammars and JSON schemas as constraints over llguidance."""
+"""Compile grammars and JSON schemas to constraints, with llguidance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from server.llama.backend import Vocabulary
 
 MAX_REASON = 300  # characters of llguidance's message that clients get
 KEPT_VOCABULARIES = 4
-_NO_WAY_ON = "NoExtension"  # no failure of llguidance: the vocabulary has no token for what must come
+_NO_WAY_ON = "NoExtension"  # error that is ignored: the vocabulary has no token for what must come next
 _BETTER = (
     ("Unimplemented keys", "this keyword is not supported"),
     (
@@ -36,7 +36,7 @@ _BETTER = (
         "more than 1000 ways to go on at one place: fewer optional properties or alternatives will do",
     ),
 )
-"""Pairs: the beginning of a message of llguidance, and what clients are told instead."""
+"""Pairs of the beginning of an llguidance message and the message that clients get instead."""
 _PREAMBLE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 LIMITS = LLParserLimits(
     max_items_in_row=1_000,
@@ -50,23 +50,24 @@ LIMITS = LLParserLimits(
 )
 """Limits of one grammar and of one step.
 
-A token may cost at worst, on a vocabulary of 150k: 0.2 s for a grammar made to be ambiguous, 10 ms where
-lexemes are single characters, usually 50 µs.
+With a vocabulary of 150,000 tokens, a step usually takes 50 µs. It takes at most 10 ms if lexemes are single
+characters, and at most 0.2 s if the grammar is made to be ambiguous.
 """
 
 
 REFILL_TOKENS = 256
-"""Tokens after which a mask is computed if none was needed: only masks renew the fuel of LIMITS.
+"""Tokens after which a mask is computed if none was needed: only masks renew the lexer's fuel (see LIMITS).
 
-Each of 256 tokens may take 780 units of fuel; one of 10 characters takes 120 in a string with maxLength. With
-twice as many tokens, each may take half as much; with half, masks of 50 µs come twice as often.
+So each of 256 tokens may take 780 units of fuel. A token of 10 characters takes 120 units in a string with
+maxLength. With twice the number, each token may take half as much fuel. With half the number, such masks,
+which take 50 µs, are computed twice as often.
 """
 BASE_BYTES, SOURCE_BYTES, MULTIPLE_BYTES, TOKEN_BYTES = 200_000, 350, 450, 5_000
-"""Bytes that each of a compiled grammar's two matchers holds: in any case, for each byte of its source, for
-each state of MAX_MULTIPLE, and for each token accepted by its texts. Resident memory was measured with
-llguidance 1.9.1 and vocabularies of 259 and 8,192 tokens: 20 kinds of schemas took 4 to 335 for a byte, usual
-ones 50 to 130, and up to 4,800 for a token. Too low by half, the kept grammars hold twice the memory they
-should."""
+"""Bytes of memory of each of a grammar's two matchers: a fixed number, and bytes for each byte of the source,
+for each state of MAX_MULTIPLE, and for each token that texts have accepted. Measured resident memory of 20
+kinds of schemas, with llguidance 1.9.1 and vocabularies of 259 and 8,192 tokens: 4 to 335 bytes for a byte of
+the source (usually 50 to 130), up to 4,800 for a token. With half the numbers, the kept grammars would take
+twice the memory that they should."""
 # Maximum tokens of all texts of one compiled grammar: by then its lexer has grown by at most 100 MB.
 MAX_GRAMMAR_TOKENS = 20_000
 
@@ -75,14 +76,14 @@ class CompiledGrammar:
     """A compiled grammar. Each call begins a text and returns its GrammarConstraint.
 
     The texts share the states that llguidance's lexer has computed, so each text makes the next one faster.
-    The states take memory until all texts have ended. Guesses have a separate lexer, because the limits of
-    texts must not depend on guesses.
+    The states take memory until all texts have ended. Guesses have a separate lexer, because guesses must not
+    count towards the limits of a text.
     """
 
     def __init__(
         self, matchers: tuple[LLMatcher, LLMatcher], vocabulary: Vocabulary, param: str, source: str
     ) -> None:
-        """Begin with matchers for texts and for guesses, each with its own lexer."""
+        """Begin with matchers (for texts, for guesses). `param`: request field; `source`: the Lark text."""
         self._matcher, self._for_guesses = matchers
         self.vocabulary, self.param = vocabulary, param
         self._first_bytes = BASE_BYTES + SOURCE_BYTES * len(source)
@@ -99,11 +100,11 @@ class CompiledGrammar:
 
     @property
     def worn(self) -> bool:
-        """True if this grammar has used up its limits, so that later texts need a new compilation."""
+        """True if texts have used up this grammar's limits; for more texts it must be compiled again."""
         return self.n_tokens >= MAX_GRAMMAR_TOKENS
 
     def check(self, matcher: LLMatcher) -> None:
-        """If `matcher` is beyond LIMITS, count this grammar as worn and raise InvalidRequestError."""
+        """If `matcher` has exceeded LIMITS, mark this grammar as worn and raise InvalidRequestError."""
         try:
             _check_matcher(matcher, self.param)
         except InvalidRequestError:
@@ -111,7 +112,7 @@ class CompiledGrammar:
             raise
 
     def can_go_on(self, matcher: LLMatcher) -> bool:
-        """Return True if a matcher for guesses is within LIMITS."""
+        """Return True if a matcher is within LIMITS; if it is not, mark this grammar as worn."""
         try:
             self.check(matcher)
         except InvalidRequestError:
@@ -134,7 +135,7 @@ def compile_gbnf(vocabulary: Vocabulary, text: str) -> CompiledGrammar:
 def compile_json_schema(
     vocabulary: Vocabulary, schema: Schema, param: str = "json_schema"
 ) -> CompiledGrammar:
-    """Compile a grammar of the JSON texts that a schema, admitted by an Allowance, describes.
+    """Compile a grammar of the JSON texts that fit a schema, which Allowance.written() must have checked.
 
     Raises:
         InvalidRequestError: The schema (the field `param`) cannot be used; the message names the faulty part.
@@ -149,7 +150,7 @@ def compile_json_schema(
 
 
 def compile_lark(vocabulary: Vocabulary, text: str, param: str) -> CompiledGrammar:
-    """Compile rules in llguidance's dialect of Lark. The root is `start`; the rules contain no options."""
+    """Compile rules in llguidance's dialect of Lark, without %llguidance options. The root is `start`."""
     return _compile_lark(vocabulary, as_written(text), param)
 
 
@@ -171,21 +172,21 @@ def _compile_lark(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGram
 
 
 def _check_beginning(matcher: LLMatcher, param: str) -> None:
-    """Raise InvalidRequestError if the grammar is too large, at its start or after forced first tokens."""
+    """Raise InvalidRequestError if reading the tokens that every text begins with exceeds LIMITS."""
     matcher.consume_tokens(_forced_tokens(matcher))
     matcher.compute_bitmask()
     _check_matcher(matcher, param)
 
 
 def _forced_tokens(matcher: LLMatcher) -> list[int]:
-    """Return the tokens of the text that must follow; none if several texts may follow."""
+    """Return tokens that spell the text that must come next; [] if the next text is not certain."""
     matcher.compute_ff_bytes()  # finds the forced text, which the next call splits into tokens
     tokens = matcher.compute_ff_tokens()
     return tokens[: matcher.validate_tokens(tokens)]
 
 
 def _check_matcher(matcher: LLMatcher, param: str) -> None:
-    """Raise InvalidRequestError if llguidance gave up: unknown syntax, or a limit."""
+    """Raise InvalidRequestError if the matcher failed: on unknown syntax, or because it exceeded a limit."""
     reason = matcher.get_error().strip() if matcher.is_error() else ""
     if reason and not reason.startswith(_NO_WAY_ON):
         raise InvalidRequestError(
@@ -204,9 +205,9 @@ def _better_message(why: str) -> str:
 
 
 def _reason_sentence(reason: str) -> str:
-    """Return llguidance's reason for an error, without a position in a grammar that duo has made.
+    """Return the part of llguidance's error message that means something to a client, as one sentence.
 
-    For an error in a regular expression, keep its cause.
+    Positions in duo's own grammar are left out; the cause of a regex error is kept.
     """
     lines = reason.strip().splitlines()
     text = _PREAMBLE.sub("", lines[0])
@@ -259,7 +260,7 @@ class _Guessing:
         return n if self._grammar.can_go_on(self._matcher) else len(tokens)
 
     def _catch_up(self, n_tokens: int) -> bool:
-        """Read the committed tokens before judging n_tokens guesses; return False beyond LIMITS."""
+        """Read committed tokens before n_tokens guesses are checked; return False if LIMITS are exceeded."""
         read, self._committed = self._committed, []
         if read:
             self._matcher.consume_tokens(read)
@@ -271,7 +272,7 @@ class _Guessing:
 
 
 def _n_leading(matcher: LLMatcher, tokens: Sequence[int], vocabulary: Vocabulary) -> int:
-    """Return how many of these tokens, from the first one on, may follow."""
+    """Return the length of the longest prefix of `tokens` that may come next."""
     n = matcher.validate_tokens(list(tokens))
     if matcher.is_stopped():  # only an end token may follow, which validate_tokens() does not count
         return int(bool(tokens) and tokens[0] in vocabulary.eog)
@@ -279,9 +280,9 @@ def _n_leading(matcher: LLMatcher, tokens: Sequence[int], vocabulary: Vocabulary
 
 
 class GrammarConstraint:
-    """Implements Constraint.
+    """The Constraint of one text under a compiled grammar.
 
-    allows(), mask() and accept() also raise InvalidRequestError once the text has exceeded LIMITS.
+    Once the text has exceeded LIMITS, allows(), mask() and accept() raise InvalidRequestError.
     """
 
     def __init__(self, matcher: LLMatcher, for_guesses: LLMatcher, grammar: CompiledGrammar) -> None:
@@ -299,7 +300,7 @@ class GrammarConstraint:
         return self._may_follow(token) or bool(self.mask()[token])
 
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Return which tokens may follow, as a read-only array. Until accept(), return the same array."""
+        """Return a read-only array, (vocab size,), True for tokens that may follow; kept until accept()."""
         if self._mask is None:
             self._mask = self._compute_mask()
             self._mask.flags.writeable = False
@@ -320,7 +321,7 @@ class GrammarConstraint:
             self._grammar.check(self._matcher)
 
     def forced(self) -> tuple[int, ...]:
-        """Return tokens of the text that must follow; other tokens that spell this text are allowed too."""
+        """Return tokens that spell the text that must follow. Other tokens that spell it are allowed too."""
         return () if self._ended else self._guessing.forced()
 
     def n_allowed(self, tokens: Sequence[int]) -> int:

@@ -40,10 +40,11 @@ MAX_BLAME = 200_000
 TRY = 1_000  # fixed cost of compiling any part, in characters that take as long
 
 MAX_COUNT = 1 << 31
-"""Number of characters, items or members that no reply reaches, so that larger limits have no effect.
-llguidance 1.9.1 takes limits of texts below 2^32."""
+"""Number of characters, items or members that no reply reaches, so that larger maxima have no effect.
+llguidance 1.9.1 accepts limits of string lengths below 2^32."""
 MAX_BOUND, LEAST_BOUND = 9e18, 1e-30
-"""Largest and smallest bounds that llguidance 1.9.1 takes: it has 64-bit integers, and writes digits out."""
+"""Largest and smallest bounds above 0 that llguidance 1.9.1 accepts: integers have 64 bits, and it writes all
+digits of fractions."""
 _MOST_COUNTS = frozenset({"maxLength", "maxItems", "maxProperties", "maxContains"})
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 
@@ -69,26 +70,26 @@ _OF_MEMBERS = (
     *("enum", "const", "$ref", "$dynamicRef", "$recursiveRef"),
 )
 """Keywords beside `properties` and `required` that may define members of an object."""
-_HOME = ("$defs", "whole")  # where blame() puts a schema, to compile parts of it
+_HOME = ("$defs", "whole")  # path at which _moved_part() stores a schema, to compile a part of it
 _REFERENCES = ("Pointer", "Resource", "circular")
 _PATTERNS = ("regex", "regexes")
 
 
 def tells_no_member(schema: Schema) -> bool:
-    """Return True if an object's schema says nothing about its members."""
+    """Return True if no keyword of an object's schema defines or restricts members of the object."""
     none = schema.get("properties", {}) == {} and schema.get("required", []) == []
     return none and not any(keyword in schema for keyword in _OF_MEMBERS)
 
 
 class Allowance:
-    """Checks the schemas of one request against limits on all of them together."""
+    """Checks the schemas of one request, each one and the total of all, against limits."""
 
     def __init__(self) -> None:
         self._n_characters = 0
         self._n_states = 0
 
     def written(self, schema: Schema, param: str) -> str:
-        """Return a schema as JSON, without keywords that change nothing.
+        """Check a schema and return it as JSON, without keywords that have no effect.
 
         Args:
             schema: The schema in the request.
@@ -119,7 +120,10 @@ class Allowance:
 
 
 def _without_idle(schema: Schema) -> Schema:
-    """Return a copy without keywords that have no effect but are refused by the compiler; 1.0 becomes 1."""
+    """Return a copy without the keywords that have no effect, some of which the compiler would refuse.
+
+    Counts like 1.0 become integers, and bounds nearer to 0 than LEAST_BOUND become 0.
+    """
     copy: Schema = json.loads(json.dumps(schema))
     for _, found in within(copy):
         one = cast(dict[str, Any], found) if isinstance(found, dict) else {}
@@ -146,7 +150,11 @@ def _is_idle(keyword: str, value: Any) -> bool:
 
 
 def _n_states(schema: Schema, param: str, most: int) -> int:
-    """Return the number of states of the automata for all multipleOf in a schema, 0 without any."""
+    """Return the number of states that the automata for all multipleOf in a schema have, 0 without any.
+
+    Raises:
+        FieldError: The number is above `most`, or llguidance would allow values outside some bound.
+    """
     multiple = 1
     left: list[tuple[Path, Schema]] = [((), schema)]
     while left:
@@ -188,8 +196,8 @@ def _significant_digits(number: Any) -> int:
 def _leaky_bound(schema: Schema) -> str | None:
     """Return the keyword of an exclusive bound that llguidance would treat as inclusive, None without one.
 
-    That happens if the bound is an integer, and the opposite bound is less than 1 away on the side away from
-    0. For example, in 0 < x < 0.5 it would allow 0.
+    That happens if the bound is an integer, and the opposite bound is less than 1 farther from 0. For
+    example, llguidance would allow 0 for 0 < x < 0.5.
     """
     pairs = [
         (low, high)
@@ -217,8 +225,12 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
     """Return the path of a schema's fault, and the message about it.
 
-    The path leads to the innermost part that has the fault alone, and to its keyword if the message names
-    one. Compiles at most MAX_BLAME characters.
+    The path is that of the innermost part that has the same fault when it is compiled alone, and of the
+    keyword in it if the message names one. At most MAX_BLAME characters are compiled.
+
+    Args:
+        schema: A schema with a fault.
+        fault: Compiles a schema; returns the message about its fault, None without one.
     """
     whole = _moved_copy(schema)
     at: Path = ()
@@ -242,7 +254,7 @@ def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
 
 
 def _moved_part(whole: Schema, path: Path) -> Schema:
-    """Return a schema that contains `whole` at _HOME, and refers to its part at this path."""
+    """Return a schema that refers to the part of `whole` at this path, with `whole` stored at _HOME."""
     home, name = _HOME
     return {"$ref": f"#{_json_pointer((*_HOME, *path))}", home: {name: whole}}
 
@@ -253,7 +265,7 @@ def _json_pointer(path: Path) -> str:
 
 
 def _moved_copy(schema: Schema) -> Schema:
-    """Return a copy whose references to its own parts are valid where _moved_part() puts it."""
+    """Return a copy whose references to its own parts are valid once _moved_part() has stored it at _HOME."""
     moved: Schema = json.loads(json.dumps(schema))
     todo = [cast(dict[str, Any], moved)]
     while todo:

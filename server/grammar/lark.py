@@ -19,7 +19,7 @@ _NOT_EMPTY = "/(?s:.+)/"  # the lexer knows no empty lexeme, so lexemes that may
 
 
 def as_written(lark: str) -> str:
-    """Return a grammar: a header with duo's options for llguidance, then these Lark rules unchanged."""
+    """Return a complete grammar: a header with duo's options for llguidance, and the given Lark rules."""
     return f"{_HEADER}\n{lark}\n"
 
 
@@ -29,18 +29,21 @@ def schema_to_lark(schema: Mapping[str, Any]) -> str:
 
 
 def to_lark(lexed: Lexed, rules: Rules) -> str:
-    """Return a lexed grammar in Lark; `rules` are the rules that its lexemes reference."""
+    """Return a lexed grammar in Lark. `rules`: the grammar before lexing, which has referenced rules."""
     _, lines = part_of_lark(lexed, rules)
     return "\n".join([_HEADER, *lines]) + "\n"
 
 
 def part_of_lark(lexed: Lexed, rules: Rules, prefix: str = "") -> tuple[str, list[str]]:
-    """Return the name of the first rule and all rules, for use within another grammar.
+    """Return a lexed grammar as rules in Lark, for use within another grammar.
 
     Args:
         lexed: The grammar, cut into lexemes.
-        rules: The rules that its lexemes refer to.
-        prefix: Prefix of all names.
+        rules: The grammar before lexing. Its rules are looked up for references within lexemes.
+        prefix: Prefix of the names of all rules.
+
+    Returns:
+        The name of the root rule, and the text of each rule.
     """
     start = f"{prefix}start"
     names = {name: start if name == ROOT else f"{prefix}rule_{i}" for i, name in enumerate(lexed.rules)}

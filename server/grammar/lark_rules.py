@@ -42,7 +42,7 @@ class _Word(NamedTuple):
 
 
 def lark_rules(text: str) -> dict[str, Node]:
-    """Return the rules of a grammar by name; they begin with `start`.
+    """Return the rules of a grammar by name. The rule `start` matches a whole text.
 
     Raises:
         InvalidRequestError: The text is not Lark or not supported; the message names the line.
@@ -154,7 +154,7 @@ class _Rules:
         return choice(options)
 
     def _goes_on(self) -> bool:
-        """Skip the sign of another alternative, possibly after line ends; return True if there was one."""
+        """Skip the | before another alternative, and line ends before it; return True if there is one."""
         n = 0
         while self._peek_word(n).kind == "line":
             n += 1
@@ -236,7 +236,7 @@ class _Rules:
             raise _invalid_grammar(line, str(error)) from None
 
     def _with_ignored(self) -> dict[str, Node]:
-        """Return the rules, with text named by %ignore allowed at the beginning and after each terminal."""
+        """Return the rules; text that %ignore names may come at the beginning and after each terminal."""
         ignored = Repeat(choice(self._ignored), 0, None)
         rules = {
             name: node if name.isupper() else _behind_terminals(node, ignored)

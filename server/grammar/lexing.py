@@ -1,9 +1,9 @@
 """Cut a grammar into lexemes without changing its language.
 
 GBNF describes characters. llguidance reads text through a lexer, which prefers the longest match, and
-computes masks quickly if lexemes are long. So each largest part without recursion becomes one lexeme (the
-whole grammar if it has no recursion). If a lexeme would take characters of the next lexeme, it is cut into
-its parts, if necessary down to single characters.
+computes masks quickly if lexemes are long. So each lexeme is a part without recursion that is as large as
+possible (the whole grammar if it has no recursion). A lexeme that would take characters of the next lexeme is
+cut into its parts, if necessary down to single characters.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _greedy_lexemes(cut: Rules, automata: dict[Lexeme, Automaton], budget: Budge
 
 
 Size: TypeAlias = tuple[int, int]
-"""Number of character sets in a part without recursion (including references), and its depth."""
+"""(number of character sets, nesting depth) of a part without recursion, including referenced rules."""
 
 
 def _regular_sizes(rules: Rules, budget: Budget) -> dict[str, Size]:
@@ -162,14 +162,15 @@ class _Cutter:
         return whole, [self._cut_node(option) for option in options if not self._is_whole(option)]
 
     def _join_if_whole(self, nodes: list[Node], join: Callable[[list[Node]], Node]) -> list[Node]:
-        """Return one lexeme for all nodes joined if that is possible, else one for each."""
+        """Join the nodes to one lexeme if that is possible; else return a lexeme for each node."""
         together = [join(nodes)] if nodes else []
         return [Lexeme(node) for node in (together if all(map(self._is_whole, together)) else nodes)]
 
     def _cut_loop(self, inner: Node) -> Node:
-        """Return the inside of an unbounded loop, cut into lexemes.
+        """Return the body of an unbounded loop, cut into lexemes.
 
-        Consecutive rounds of options that are each a lexeme become one lexeme together.
+        The options that can each be a lexeme become one lexeme, which matches any number of consecutive
+        rounds of them.
         """
         whole, others = self._part_options(inner.options if isinstance(inner, Choice) else (inner,))
         run = Repeat(choice(whole), 1, None)

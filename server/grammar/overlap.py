@@ -1,10 +1,10 @@
 """Find where a lexer that prefers the longest match would misread a grammar.
 
-The lexer continues a lexeme as long as it can. That is wrong if a lexeme has matched, if the next characters
-begin something that may follow the lexeme, and if the lexeme itself, or another lexeme begun at the same
-position, could also take these characters. The test errs on the safe side: it examines only the first bytes
-of characters, treats counted repetitions other than options as unbounded, and treats all pairs of lexemes as
-possible at one position.
+The lexer continues a lexeme as long as it can. That is wrong if the lexeme has already matched, and the next
+characters begin what follows it in the grammar. It happens if these characters can also continue the lexeme,
+or another lexeme that begins at the same position. The test errs on the safe side: it examines only the first
+bytes of characters, treats counted repetitions (except optional parts) as unbounded, and assumes that any two
+lexemes may begin at one position.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Automaton:
     A state is entered by a character of its set. Sets of states are integers, one bit for each.
     """
 
-    reads: list[Bytes] = field(default_factory=list[Bytes])
-    after: list[int] = field(default_factory=list[int])
-    first: int = 0
-    last: int = 0
-    nullable: bool = False
+    reads: list[Bytes] = field(default_factory=list[Bytes])  # by state: first bytes of its characters
+    after: list[int] = field(default_factory=list[int])  # by state: states that may come next
+    first: int = 0  # states that a match begins with
+    last: int = 0  # states that a match ends with
+    nullable: bool = False  # True: the empty text matches
 
     @property
     def begins(self) -> Bytes:
@@ -90,7 +90,7 @@ def automaton(node: Node, rules: Rules, budget: Budget) -> Automaton:
 
 
 def follows(rules: Rules, automata: Mapping[Lexeme, Automaton], budget: Budget) -> dict[Lexeme, Bytes]:
-    """Return the bytes that may come directly after each lexeme; none at the end of the text."""
+    """Return, for each lexeme, the bytes that may come directly after it within a text."""
     lexemes = {lexeme: (one.begins, 1 << i, one.nullable) for i, (lexeme, one) in enumerate(automata.items())}
     known: dict[str, Ends] = dict.fromkeys(rules, (0, 0, False))
     links: dict[int, Bytes] = defaultdict(int)  # by sets of the lexemes before, the bytes that may follow
@@ -121,7 +121,10 @@ def follows(rules: Rules, automata: Mapping[Lexeme, Automaton], budget: Budget) 
 
 
 def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -> bool:
-    """Return True if `long` would continue after a word of `short` with a byte of `follow`."""
+    """Return True if, after a text of `short`, the lexer could read on in `long` with a byte of `follow`.
+
+    Both lexemes begin at one position; they may be the same. `follow`: the bytes that may come after `short`.
+    """
     budget.spend()
     if not follow or not long.begins & short.begins:
         return False
@@ -142,7 +145,7 @@ def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -
 
 
 def _next_states(automaton: Automaton, states: int, reads: Bytes, budget: Budget) -> int:
-    """Return the states that are reached from `states` by any of these bytes."""
+    """Return the subset of `states` that are entered by any of the bytes `reads`."""
     possible = bits(states)
     budget.spend(len(possible))
     return sum(1 << state for state in possible if automaton.reads[state] & reads)

@@ -26,7 +26,11 @@ class RegexError(ValueError):
 
 
 def regex_node(text: str, flags: str = "") -> Node:
-    """Return a tree that matches the texts which the regular expression matches as a whole.
+    """Return a tree that matches the texts that the regular expression matches from beginning to end.
+
+    Args:
+        text: The expression.
+        flags: Letters of _FLAGS.
 
     Raises:
         RegexError: The expression is invalid, or a grammar of characters cannot express it.

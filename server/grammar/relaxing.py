@@ -15,7 +15,7 @@ ANY_OBJECT: Schema = {"type": "object"}
 MAX_ROUNDS = 32
 """Maximum faults that are removed from a schema one by one; with more, it becomes any object.
 
-To find each fault may take as long as MAX_BLAME of json_schema allows.
+Finding one fault may take as long as MAX_BLAME (json_schema.py) allows.
 """
 _UNKNOWN = re.compile(r"^Unimplemented keys: (\[.*\])")
 """llguidance's message about all keywords that it does not know in a part of a schema."""
@@ -64,7 +64,10 @@ def _place_of_fault(schema: Schema, fault: Fault) -> Path | None:
 
 
 def _named_steps(schema: Schema, place: str) -> Path:
-    """Convert a position, as written in error messages, to a path."""
+    """Return the path of a keyword, given its position as error messages write it; () if there is none.
+
+    place: The steps of the path, each with a dot before it.
+    """
     for path, one in within(schema):
         for keyword in cast(Schema, one) if isinstance(one, dict) else ():
             if ".".join(map(str, ("", *path, keyword))) == place:
@@ -83,7 +86,10 @@ def _first_match(schema: Schema, wanted: Callable[[str], bool]) -> Path:
 
 
 def _leave_out(schema: dict[str, Any], place: Path) -> None:
-    """Remove the keyword at `place`, or replace the part there by one that allows any value."""
+    """Remove the keyword at the path `place`. A part there becomes {}, which allows any value.
+
+    `oneOf` becomes `anyOf`. Keywords that have no meaning without the removed one are removed too.
+    """
     *steps, last = place
     inner: Any = schema
     for step in steps:

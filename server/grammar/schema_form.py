@@ -137,7 +137,7 @@ def _inner_schemas(schema: Schema) -> Iterator[tuple[Path, Any]]:
 
 
 def referred(schema: Schema, root: Schema) -> Iterator[tuple[Path, Schema]]:
-    """Yield the target of this schema's $ref with its path; yield nothing if the root lacks the target."""
+    """Yield the target of this schema's $ref and its path in `root`; nothing if there is no such target."""
     start, *steps = str(schema.get("$ref")).split("/")
     found: Any = root
     for step in steps:
@@ -168,6 +168,6 @@ def check_form(schema: Schema, param: str) -> None:
 
 
 def form_error(param: str, path: Path, why: str) -> FieldError:
-    """Return an error about a path in the schema of a request's field."""
+    """Return an error with message `why` about the part at `path` of the schema in the field `param`."""
     place = ".".join(map(str, (param, *path)))
     return FieldError(place, why)

@@ -1,4 +1,4 @@
-"""Represent a grammar as a tree whose leaves are characters or lexemes.
+"""Trees that represent the rules of grammars.
 
 Nodes are values: equal trees are equal keys of a dict.
 """
@@ -18,7 +18,10 @@ ROOT = "root"
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character from at least one range. The ranges ascend, are disjoint, and include both ends."""
+    """One character of a set.
+
+    The set is given as ranges of code points, at least one. They ascend, are disjoint and include both ends.
+    """
 
     ranges: tuple[tuple[int, int], ...]
 
@@ -124,23 +127,23 @@ def references(node: Node) -> list[str]:
 
 
 def lexemes(rules: Rules) -> dict[Lexeme, None]:
-    """Return all lexemes in a fixed order."""
+    """Return all lexemes in these rules as keys, in a fixed order."""
     return {below: None for node in rules.values() for below in walk(node) if isinstance(below, Lexeme)}
 
 
 Ends: TypeAlias = tuple[int, int, bool]
-"""Bit sets of the first and of the last elements of a node's texts, and True if one text is empty."""
+"""(first elements of a node's texts, last elements, True if a text may be empty). Elements are bit sets."""
 
 
 def ends(node: Node, leaf: Callable[[Node], Ends], link: Callable[[int, int], object]) -> Ends:
     """Return the first and last elements of a node's texts, and whether it matches the empty text.
 
-    First and last elements are bit sets, whose bits `leaf` defines.
+    Elements are bit sets; `leaf` decides which bit stands for which element.
 
     Args:
         node: The node.
-        leaf: Returns this result for a node without parts.
-        link: Called with two sets: the last elements of a part, and the first elements that may follow it.
+        leaf: Returns the result for a node without parts.
+        link: Called with two sets: the last elements of a part, and the first elements that may follow them.
     """
 
     def of(node: Node) -> Ends:
@@ -178,9 +181,9 @@ def _united_options(options: Iterable[Ends]) -> Ends:
 
 
 def _is_run(node: Node) -> bool:
-    """Return True if the node also matches any two of its texts joined, as with runs of spaces.
+    """Return True if any two texts of the node, joined, are a text of the node too, as with runs of spaces.
 
-    In a loop over such a node, consecutive rounds can be matched as one round.
+    In a loop over such a node, one round can match what consecutive rounds match.
     """
     match node:
         case Lexeme(Repeat(_, least, None)):
@@ -190,7 +193,10 @@ def _is_run(node: Node) -> bool:
 
 
 def normalised(ranges: list[tuple[int, int]], *, negated: bool) -> tuple[tuple[int, int], ...]:
-    """Return the ranges ascending, disjoint, without surrogates, and complemented if `negated`."""
+    """Return disjoint, ascending ranges of these code points, or if `negated` of all other code points.
+
+    Surrogates are left out. Ranges include both ends.
+    """
     merged = _merged_ranges(ranges)
     if negated:
         starts = [0, *(high + 1 for _, high in merged)]

@@ -1,6 +1,7 @@
 """Limit the length of a reply's thoughts by a constraint that closes them at the limit.
 
-A character that the limit would cut is first completed, because grammars cannot continue within a character.
+If the limit falls within a character, the character is completed first, because a grammar cannot continue in
+the middle of a character.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ThoughtLimit:
     opened: bool  # True: the prompt has opened the thoughts
 
     def start(self, vocabulary: Vocabulary, inner: Start | None) -> Callable[[], ThinkingBudget]:
-        """Return a function that begins a reply; `inner` begins another constraint of the reply, if any."""
+        """Return a function that begins a reply under this limit and, if not None, the constraint `inner`."""
         forced = tuple(vocabulary.tokenize(self.ending, special=True))
         return lambda: ThinkingBudget(self, vocabulary, forced, inner() if inner else None)
 
@@ -40,15 +41,22 @@ class ThinkingBudget:
     """Implements Constraint: limits the thoughts of one reply.
 
     If thoughts are opened again after content, the remaining part of the limit applies. At the limit the
-    reply must continue with the ending, which closes the thoughts. The inner constraint accepts the ending up
-    to the first token that it does not allow. An inner constraint of the answer alone accepts no token of the
+    reply must continue with the ending, which closes the thoughts. The inner constraint reads the ending up
+    to the first token that it does not allow. If it constrains only the answer, it reads no token of the
     ending, and begins with the answer.
     """
 
     def __init__(
         self, limit: ThoughtLimit, vocabulary: Vocabulary, ending: tuple[int, ...], inner: Constraint | None
     ) -> None:
-        """Begin a reply; `ending` has the tokens written at the limit."""
+        """Begin a reply.
+
+        Args:
+            limit: The limit.
+            vocabulary: The vocabulary.
+            ending: The tokens written at the limit.
+            inner: Another constraint of the reply.
+        """
         self._vocabulary = vocabulary
         self._inner = inner
         self._markers = limit.open, limit.close
@@ -94,7 +102,7 @@ class ThinkingBudget:
         return self._inner.forced() if self._inner is not None else ()
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        """Return how many of these tokens, from the first on, may follow; 0 at the limit."""
+        """Return the length of the longest prefix of `tokens` that may follow, at most up to the limit."""
         if self._forced:
             pairs = enumerate(zip(tokens, self._forced, strict=False))
             return next(
@@ -104,10 +112,10 @@ class ThinkingBudget:
         return min(n, max(self._left, 0)) if self._inside else n
 
     def _inner_takes(self, token: int, inner: Constraint) -> bool:
-        """Return True if the inner constraint must accept a token.
+        """Return True if the inner constraint must read a token.
 
-        It accepts all tokens outside the ending, and the tokens of the ending up to the first that it does
-        not allow.
+        It reads all tokens outside the ending, and tokens of the ending up to the first one that it does not
+        allow.
         """
         if self._forced and token == self._forced[0]:
             self._taken = self._taken and inner.allows(token)

@@ -15,10 +15,10 @@ _Key: TypeAlias = tuple[int, bool]
 
 
 def n_unfolded(root: Schema, most: int) -> int:
-    """Return how many schemas a schema contains once its references are expanded, up to about `most`.
+    """Return how many schemas `root` contains once its references are expanded. Counts up to about `most`.
 
     As in the compiler, a reference is expanded if it applies together with another schema. A reference to a
-    schema that contains it counts as one schema, since the compiler refuses it.
+    schema that contains the reference counts as one schema, because the compiler refuses it.
     """
     sizes: dict[_Key, int] = {}
     todo: list[tuple[Schema, bool, bool]] = [(root, False, False)]  # (schema, met, parts counted)

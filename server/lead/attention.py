@@ -51,7 +51,7 @@ class AttentionChoice:
         self._earlier: Kinds = {}  # steps of earlier processes
 
     def __call__(self, model: LoadedModel, options: LlamaOptions) -> Kind:
-        """Choose by recorded times, without measuring; return UNMEASURED if there are none.
+        """Return the faster kind by the recorded times, without measuring; UNMEASURED if there are none.
 
         LlamaBackend calls this if the options do not decide on flash attention.
         """
@@ -68,13 +68,13 @@ class AttentionChoice:
 
     @property
     def was_asked(self) -> bool:
-        """True if this lead chose whether to use flash attention, because the options did not decide."""
+        """Return True if the options left the choice of flash attention to this lead."""
         return bool(self._what)
 
     def measure_again(
         self, model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext] = LlamaContext
     ) -> None:
-        """Time the model again if the recorded times no longer hold. The next start uses the new times.
+        """Time the model, unless recorded times still hold. The next start uses the new times.
 
         Args:
             model: The loaded model.
@@ -100,7 +100,10 @@ class AttentionChoice:
 def was_disturbed(
     times: AttentionTimes, model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext]
 ) -> bool:
-    """Return True if decodes are now much faster than the recorded times. Return False if unknown."""
+    """Return True if decodes of the model are now much faster than the recorded `times`.
+
+    Return False if they cannot be measured. For `make` see AttentionChoice.measure_again().
+    """
     try:
         now = first_s(model, options, make)
         then = [at[0] for at in times.seconds["off"][: len(now)]]
@@ -113,13 +116,13 @@ def was_disturbed(
 def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: bool) -> tuple[Kind, float]:
     """Return the faster kind of attention, and the fraction of time that it saves.
 
-    The fraction refers to the total time of the given steps and of ASSUMED. If it is less than MIN_GAIN, the
-    returned kind is `now`.
+    The fraction refers to the total time of the given steps and of ASSUMED. If it is less than MIN_GAIN,
+    `now` is returned even if it is slower; the fraction is then negative.
 
     Args:
         times: Measured times.
         kinds: Number of steps so far, by their rows, tokens and cells.
-        now: The kind of attention used so far.
+        now: The kind of attention used so far; None: no kind was chosen.
         shared: True if a row without flash attention also passes over the cells of other conversations.
     """
     on = off = 0.0
@@ -134,7 +137,7 @@ def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: boo
 
 
 def merged(earlier: Kinds, later: Kinds) -> Kinds:
-    """Return the sum of both counts, with `earlier` scaled so that the total is at most MOST_STEPS."""
+    """Add both counts of steps. If the total exceeds MOST_STEPS, `earlier` is scaled down first."""
     n_earlier, n_later = sum(earlier.values()), sum(later.values())
     share = min(1.0, max(0.0, MOST_STEPS - n_later) / max(1.0, n_earlier))
     kinds = {kind: share * n for kind, n in earlier.items()}

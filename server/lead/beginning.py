@@ -79,7 +79,7 @@ class Loading:
         self.owned.pop_all()
 
     def close(self) -> None:
-        """Wait for the loading thread to end (soon after a signal), and free the models."""
+        """Wait for the loading thread, which ends soon after a signal to stop, and free the models."""
         wait([self._loaded])
         self.owned.close()
 
@@ -126,7 +126,7 @@ def serve(settings: LeadSettings) -> int:
 
 
 def run_lead(settings: LeadSettings, site: Site) -> int:
-    """Load the models, serve until stopped, and leave nothing behind. Returns the exit status."""
+    """Load the models, serve until asked to stop, and free the models. Returns the exit status."""
     console_of(settings)
     raise_when_requested()
     settings.keys()  # reports unusable keys before anything is loaded
@@ -138,7 +138,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
 
 
 def console_of(settings: LeadSettings) -> LogConsole:
-    """Make duo log to a new console from now on, and return it. Raises StartupError."""
+    """Make duo log to a new console from now on, and return it. Raises StartupError for bad flags."""
     console = LogConsole(highlight=False)
     log_to(console, settings.log_format)
     if settings.log_format == "json" and settings.print != "none":

@@ -19,7 +19,7 @@ MAX_LINE = 1 << 16  # bytes of a message to a browser: nine times the longest. B
 
 
 def lending_of(site: Site, pool: str) -> Lending | None:
-    """Return what browsers draft with; None without Redis or without a draft model that they can load."""
+    """Return what a browser needs to draft; None without Redis, or without a model that it can load."""
     if site.redis_url is None or site.lent_model is None:
         return None
     if site.lent_model.stat().st_size > MAX_MODEL_BYTES:

@@ -50,7 +50,7 @@ SILENT_S = 60.0
 
 
 def measure(backend: TimedModel, max_rows: int, *, budget_s: float = CALIBRATION_S) -> dict[int, float]:
-    """Time decodes of WIDTHS up to max_rows, until budget_s is spent; return seconds by number of rows.
+    """Time decodes of WIDTHS up to max_rows, for budget_s seconds; return seconds by number of rows.
 
     Each time is the shortest of several, since other programs can only lengthen a decode. The KV cache must
     be empty, and is left empty. Returns {} for a model that cannot be trimmed, unless its state can be copied
@@ -100,7 +100,7 @@ def steady_widths(backend: Backend, most: int, own_graphs: bool = False) -> Shap
             are best even if a change of width costs little.
 
     Returns:
-        The times; UNKNOWN if a change of width costs little (see llama/shapes.py), as on CPUs.
+        The times; UNKNOWN if a change of width costs little, as on CPUs, or if timing fails.
     """
     if not backend.overlaps:
         return UNKNOWN
@@ -114,14 +114,14 @@ def steady_widths(backend: Backend, most: int, own_graphs: bool = False) -> Shap
 
 
 def remembered(backend: TimedModel, max_rows: int, what: Sequence[object]) -> dict[int, float]:
-    """Return the seconds that measure() returns, read from the file of an earlier start if they still hold.
+    """Return the result of measure(), from the file of an earlier start if it still holds.
 
-    A few decodes check them. If these are much faster, everything is measured again.
+    A few decodes check the seconds in the file. If these decodes are much faster, all are measured again.
 
     Args:
         backend: The model.
         max_rows: Rows of the widest step.
-        what: The model's files and options, from of_model(); the file is used only if they are the same.
+        what: The model's files and options, from of_model(); a file for other ones is not used.
     """
     if before := kept_times(max_rows, what):
         now = measure(backend, min(CHECKED, max_rows), budget_s=CHECK_S)
@@ -175,7 +175,7 @@ class _SmallContext:
 
 
 def first_times(backend: TimedModel, max_rows: int, what: Sequence[object]) -> dict[int, float]:
-    """Return the seconds to begin with: from an earlier start, else from a few decodes now.
+    """Return seconds by number of rows to begin with: from an earlier start, else from a few decodes now.
 
     Args:
         backend: The model.
@@ -186,7 +186,10 @@ def first_times(backend: TimedModel, max_rows: int, what: Sequence[object]) -> d
 
 
 def kept_times(max_rows: int, what: Sequence[object]) -> dict[int, float]:
-    """Return the seconds that an earlier start measured, by number of rows; {} if there are none."""
+    """Return the seconds that an earlier start measured, by number of rows; {} if there are none.
+
+    For the parameters see first_times().
+    """
     known: Any = recall("steps", [*what, max_rows])
     if not isinstance(known, dict):
         return {}
@@ -194,7 +197,7 @@ def kept_times(max_rows: int, what: Sequence[object]) -> dict[int, float]:
 
 
 def on_own_thread(work: Callable[[*Ts], T], *arguments: *Ts) -> T:
-    """Call work(*arguments) on a new thread and return its result. Use it for decodes before the engine runs.
+    """Call work(*arguments) on a new thread and return the result. For decodes before the engine runs.
 
     OpenMP keeps worker threads for each thread that has decoded, until that thread ends. With more workers
     than cores, the engine's workers would sleep at every barrier. Logs a warning after SILENT_S, because a

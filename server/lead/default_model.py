@@ -17,9 +17,9 @@ S = TypeVar("S", bound=LeadSettings)
 
 
 def with_default_model(settings: S) -> S:
-    """Return the settings, with SmolLM2-135M-Instruct (fetched if necessary) if they name no model.
+    """Return the settings; if they name no model, their model becomes SmolLM2-135M-Instruct.
 
-    If it cannot be fetched, one line of the log says why, and the small bundled model stays.
+    It is fetched if necessary. If that fails, the reason is logged, and the bundled model is served instead.
     """
     if "model" in settings.model_fields_set or settings.hf_repo is not None:
         return settings

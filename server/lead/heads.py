@@ -1,4 +1,4 @@
-"""Find and load heads, prediction blocks and assistants (which draft from a target's rows) in own files."""
+"""Find and load files of heads, prediction blocks and assistants, which draft from a target's hidden rows."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def _opened(path: Path, target: LlamaBackend, most: int) -> LlamaHead | DFlashHe
 
 
 def with_head(settings: S, fetched: FetchedModel) -> S:
-    """Return the settings, with a head found beside the model as the draft model if one fits.
+    """Return the settings, in which a head from the model's repository becomes the draft model if it fits.
 
-    Logs which head drafts, and why others do not.
+    Logs which head drafts, and why the repository's other heads do not.
     """
     left = {kind: why for kind in fetched.heads if (why := _obstacle(settings, kind))}
     head: Path | None = None
@@ -104,7 +104,7 @@ def _obstacle(settings: LeadSettings, kind: str) -> str:
 
 
 def _checked(path: Path) -> Path:
-    """Return the path. Raises StartupError if the file is not a head or a prediction block."""
+    """Return the path. Raises StartupError if the file is no head, assistant or prediction block."""
     if architecture(path) in (EAGLE3, DFLASH, *ASSISTANTS) or is_block(path):
         return path
     raise StartupError("it is a model of its own")

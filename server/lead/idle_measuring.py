@@ -50,7 +50,7 @@ class MeasuringThread(Protocol):
         ...
 
     def command(self, command: Command) -> None:
-        """Call a function on the engine's thread when it has time."""
+        """Call `command` on the engine's thread when it has time."""
         ...
 
 

@@ -12,7 +12,7 @@ from server.settings import ClientPolicySettings
 
 
 def open_socket(host: str, port: int) -> socket:
-    """Return a listening socket. Raise StartupError if the address is in use or not this machine's."""
+    """Return a socket that listens on this host and port. Raise StartupError if that is impossible."""
     family = AF_INET6 if ":" in host else AF_INET
     listener = socket(family, SOCK_STREAM)
     try:

@@ -34,8 +34,10 @@ from server.settings import ClientPolicySettings
 logger = logging.getLogger("duo.lead")
 
 FLUSH_S = 5  # seconds for cancelled replies to send their last event
-MAX_SOCKET_MESSAGE = 1 << 12  # bytes of a message of a browser that drafts: 20 times the longest
-SOCKET_PING_S = 10.0  # seconds until a silent browser has left. Half: a busy phone has; twice: 20 s
+MAX_SOCKET_MESSAGE = 1 << 12  # bytes of a message from a browser that drafts: 20 times the longest
+# Seconds between pings of a browser that drafts, and for each answer. Half: busy phones are dropped; twice: a
+# browser that has left is noticed twice as late.
+SOCKET_PING_S = 10.0
 MIB_SHIFT = 20  # a shift: n << MIB_SHIFT is n MiB in bytes
 
 App: TypeAlias = Callable[..., Any]
@@ -129,7 +131,14 @@ class DrainingServer(uvicorn.Server):
         grace_s: float,
         hand_over: Callable[[], None] | None = None,
     ) -> None:
-        """Prepare to serve. `hand_over` is called when asked to end; it leaves replies to other leads."""
+        """Prepare to serve.
+
+        Args:
+            config: The result of configured().
+            engine: The engine's thread.
+            grace_s: Seconds that running replies have to finish.
+            hand_over: Called when the server is asked to end, to leave replies to other leads.
+        """
         super().__init__(config)
         self._hand_over = hand_over
         self._engine = engine
@@ -139,7 +148,7 @@ class DrainingServer(uvicorn.Server):
         self.failure: DuoError | None = None
 
     def end(self) -> None:
-        """Drain, then end."""
+        """Ask the server to end, once running replies have finished or their time is up."""
         self.should_exit = True
 
     def fail(self, error: DuoError) -> None:
@@ -149,7 +158,7 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     def _watch_engine(self) -> None:
-        """Log when the engine makes no progress and when it resumes; fail once it counts as hung."""
+        """Log when the engine gets stuck or resumes; end the server with an error once the engine is lost."""
         if self.failure is not None:
             return
         self._engine.check()
@@ -180,9 +189,9 @@ class DrainingServer(uvicorn.Server):
 
 @contextmanager
 def answering(listener: socket, app: App, tls: Tls | None) -> Generator[None]:
-    """Serve this application on a thread while the block lasts.
+    """Serve an application on the socket `listener` from a thread, until the block ends.
 
-    The socket stays open: a client that connects between the two servers waits for the second.
+    The socket stays open: a client that connects between the two servers waits for the second one.
     """
     own = listener.dup()  # uvicorn closes the socket that it serves
     # Close each connection after its response, so that the client's next request reaches the other server.

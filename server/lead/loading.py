@@ -36,7 +36,7 @@ from server.speculation.wire.presence import mismatch
 
 logger = logging.getLogger("duo.lead")
 
-WARM_UP_ROWS = 32  # rows of the first decode, as of a short prompt; the second has one row, as a step has
+WARM_UP_ROWS = 32  # rows of the first warm-up decode, like a short prompt; the second has one, like a step
 
 S = TypeVar("S", bound=LeadSettings)
 
@@ -115,7 +115,10 @@ def load_target(
 
 
 def for_browsers(settings: LeadSettings, draft: Path | None) -> Path | None:
-    """Return the draft model if browsers can draft with it: one file, no head or assistant, exact drafts."""
+    """Return the draft model if browsers can draft with it, else None.
+
+    They can if it is a single file, neither a head nor an assistant, and if verification is exact.
+    """
     if draft is None or settings.verify != "exact" or len(parts(draft)) > 1:
         return None
     return None if head_of(settings) or assistant_of(settings) else draft
@@ -128,7 +131,7 @@ def drafting_inside(
     target: LlamaBackend,
     base: ReadsRows | None = None,
 ) -> tuple[ReadsRows, InlineModel | None]:
-    """Return the target wrapped for the engine, and the model that drafts in this process.
+    """Return the target wrapped for the engine, and the model that drafts in this process, if any.
 
     The target's prediction block drafts, unless the settings name a draft model, a head or an assistant.
 
@@ -176,7 +179,10 @@ def _load_block(
 
 
 def load_draft(stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend) -> DraftModel:
-    """Return the model that drafts between steps. Raises StartupError if its vocabulary does not fit."""
+    """Load the model at `path` to draft between steps; `stack` closes it.
+
+    Raises StartupError if it cannot be loaded, or if its vocabulary differs from the target's.
+    """
     draft = LlamaBackend(
         LlamaOptions(
             model_path=path,
@@ -261,20 +267,20 @@ def _embedder_beside(
 
 
 def leaves_of(settings: LeadSettings, backend: Backend) -> int:
-    """Return the maximum leaves of a session's tree: 1 if sequences cannot share cells."""
+    """Return the maximum leaves of a session's tree of guesses: 1 if sequences cannot share cells."""
     return _seqs_each(settings) if backend.can_trim and backend.can_share else 1
 
 
 def _seqs_each(settings: LeadSettings) -> int:
-    """Return the number of sequences of a conversation: one for each leaf, within llama.cpp's MAX_SEQS."""
+    """Return the sequences per conversation: --leaves, or fewer so that all conversations fit MAX_SEQS."""
     return max(1, min(settings.leaves, MAX_SEQS // n_places(settings)))
 
 
 def n_places(settings: LeadSettings) -> int:
-    """Return how many conversations the KV cache has room for.
+    """Return how many conversations the KV cache has sequences for.
 
-    This is one for each slot. If conversations share cells, it is 1.5 times the number of slots, so that a
-    side request evicts no conversation.
+    There is one for each slot. If conversations share cells, half as many are added, but at least one, so
+    that a side request evicts no conversation.
     """
     spare = max(1, settings.parallel // 2) if settings.kv_unified else 0
     return settings.parallel + spare

@@ -1,4 +1,4 @@
-"""Keep measurements of this machine in files between runs. A lost file is measured again."""
+"""Keep measurements of this machine in files between runs. Values of a lost file are measured again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ logger = logging.getLogger("duo")
 
 
 def recall(kind: str, what: Sequence[object]) -> Any:
-    """Return the value that keep() stored for this kind and `what` on this machine, or None."""
+    """Return the value that keep() stored on this machine, with this kind and `what`; None if there is none.
+
+    `what`: Everything that the value depends on.
+    """
     try:
         return orjson.loads(_path_of(kind, what).read_bytes())
     except (OSError, ValueError, RuntimeError):
@@ -29,7 +32,7 @@ def recall(kind: str, what: Sequence[object]) -> Any:
 
 
 def keep(kind: str, what: Sequence[object], value: Any) -> None:
-    """Store a JSON value for recall() with the same kind and `what`; log if it cannot be written."""
+    """Store a JSON value that recall() returns for this kind and `what`; log if it cannot be written."""
     try:
         path = _path_of(kind, what)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,19 +44,19 @@ def keep(kind: str, what: Sequence[object], value: Any) -> None:
 
 
 def of_files(*paths: Path) -> tuple[object, ...]:
-    """Return values that change when these files or llama.cpp change. Raises OSError for a missing file."""
+    """Return a key that changes when these files or llama.cpp change. Raises OSError for a missing file."""
     statuses = [(path.name, path.stat()) for path in paths]
     files = [(name, status.st_size, int(status.st_mtime)) for name, status in statuses]
     return *files, version("llama-cpp-python")
 
 
 def of_model(options: LlamaOptions) -> tuple[object, ...]:
-    """Return the files and options that measurements of a model depend on. Raises StartupError."""
+    """Return a key of the files and options that measurements of a model depend on. Raises StartupError."""
     return *of_files(*options.files), options.costs
 
 
 def of_logits(options: LlamaOptions) -> tuple[object, ...]:
-    """Return the files and options that a model's own logits depend on.
+    """Return a key of the files and options that a model's own logits depend on.
 
     A prediction block does not change them. Raises StartupError.
     """
@@ -61,7 +64,7 @@ def of_logits(options: LlamaOptions) -> tuple[object, ...]:
 
 
 def _path_of(kind: str, what: Sequence[object]) -> Path:
-    """Return the path of the file for values of this kind. Raise RuntimeError for a user without a home."""
+    """Return the path of the file for this kind and `what`. Raise RuntimeError for a user without a home."""
     machine = platform.node(), platform.machine(), platform.processor(), os.cpu_count()
     key = hashlib.sha256(repr((*machine, *what)).encode()).hexdigest()[:16]
     return cache_folder() / f"{kind}-{key}.json"

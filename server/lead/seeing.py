@@ -27,7 +27,7 @@ S = TypeVar("S", bound=LeadSettings)
 def with_projector(settings: S, fetched: FetchedModel | None) -> S:
     """Return the settings with the projector beside the model, if they allow it and name no projector.
 
-    In the result --mmproj-auto is on only if the projector was found so.
+    In the result, `mmproj_auto` is True only if this function has added the projector.
 
     Args:
         settings: The settings.
@@ -46,10 +46,10 @@ def with_projector(settings: S, fetched: FetchedModel | None) -> S:
 def load_found_pictures(
     stack: ExitStack, settings: LeadSettings, target: LlamaBackend
 ) -> tuple[Pictures, ReadsRows] | None:
-    """Return load_pictures() of the settings' projector; None if there is none.
+    """Load the settings' projector with load_pictures(); return None if there is none.
 
-    One that was found beside the model and cannot be used is left out, with a line of the log.
-    Raises StartupError if the settings name one that cannot be used.
+    A projector that with_projector() has added is left out if it cannot be used, which is logged. Raises
+    StartupError if a projector that the user named cannot be used.
     """
     if settings.mmproj is None:
         return None
@@ -65,9 +65,10 @@ def load_found_pictures(
 def load_pictures(
     stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend
 ) -> tuple[Pictures, ReadsRows]:
-    """Load a projector; return its pictures, and the target wrapped to read them.
+    """Load a projector; return the registry of its pictures, and the model to use in place of the target.
 
-    From then on the target's vocabulary converts the words that stand for pictures to tokens.
+    This model is the target, or GridPositions over the target. From then on, the target's vocabulary converts
+    words that stand for pictures to the pictures' ids.
 
     Args:
         stack: Closes the projector.

@@ -110,7 +110,7 @@ def services_of(
 
 
 def lead_group_of(settings: LeadSettings, backend: LlamaBackend) -> str:
-    """Return a digest of everything except the request that a reply depends on. Raises StartupError."""
+    """Return a digest of everything that a reply depends on, except its request. Raises StartupError."""
     parts = (
         version("duo"),
         fingerprint(backend.options),
@@ -126,8 +126,12 @@ def lead_group_of(settings: LeadSettings, backend: LlamaBackend) -> str:
 def store_of(settings: LeadSettings, background: BackgroundReplies, group: str) -> ReplyStore:
     """Return the store of replies: in the Redis of --redis, else in memory.
 
-    Leads of a pool with equal `group` (see lead_group_of()) continue each other's replies. A private Redis
-    ends with the lead, so it keeps replies no longer than memory does, and memory is used instead.
+    The embedded Redis of duo up ends with the lead, so it would keep replies no longer than memory does.
+
+    Args:
+        settings: The lead's settings.
+        background: The running replies, which other leads may cancel or take up through Redis.
+        group: Result of lead_group_of(); leads of a pool with equal groups continue each other's replies.
     """
     if settings.redis is None:
         return MemoryStore()
@@ -164,7 +168,7 @@ def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
 
 
 def _fallback_template(backend: LlamaBackend) -> Fallback:
-    """Return the template for a model without one. The token that ends its turns also ends replies then."""
+    """Return the template for a model without one, and make the token that ends its turns end replies."""
     vocabulary = backend.vocab
     found = fallback_for(controls_of(vocabulary))
     vocabulary.eog |= {vocabulary.added[mark] for mark in found.markers[-1:]}

@@ -22,7 +22,7 @@ NOBODY = "192.0.2.1", 9  # address and port that no machine has (RFC 5737)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a lead serves, and who drafts for it."""
+    """Where a lead serves and who drafts for it: socket, Redis, threads, draft models, join commands."""
 
     listener: socket.socket  # the listening socket
     redis_url: str | None  # the Redis through which drafters connect
@@ -30,7 +30,7 @@ class Site:
     draft_model: Path | None = None  # the model that drafts in this process, between steps
     lent_model: Path | None = None  # the draft model that browsers get, to draft with
     join: str | None = None  # command by which drafters on this machine join
-    join_elsewhere: str | None = None  # that command for other machines; has a password: printed, not logged
+    join_elsewhere: str | None = None  # command for other machines; never logged, since it has a password
     reach: str = ""  # which machines can use the printed join command
     remark: str | None = None  # text that says who drafts here, and why
 
@@ -61,7 +61,7 @@ def announce(site: Site, policy: ClientPolicy) -> None:
 
 
 def network_address(listener: socket.socket) -> str:
-    """Return the address at which other machines reach this socket; empty if they do not."""
+    """Return the address at which other machines reach this socket, "" if they cannot reach it."""
     host = str(listener.getsockname()[0])
     address = ip_address(host)
     if not address.is_unspecified:

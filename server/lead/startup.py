@@ -78,7 +78,7 @@ RECALLED = 64  # number of conversations on disk whose exact tokens are known fr
 
 
 def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
-    """Serve the models that are being loaded until stopped, and return the exit status."""
+    """Serve the models of `loading` until asked to stop, and return the exit status."""
     policy = client_policy_of(settings, site.listener.getsockname()[0])
     sys.setswitchinterval(GIL_SWITCH_S)
     with ExitStack() as stack:
@@ -144,10 +144,10 @@ def _until_ended(loading: Loading, serving: Coroutine[None, None, None]) -> None
 
 
 def _with_snapshots(services: Services, snapshots: Snapshots | None, policy: ClientPolicy) -> Services:
-    """Return `services` with the counters of snapshots, for /metrics, and with the conversations on disk.
+    """Return `services` with the counters of snapshots for /metrics; unchanged without snapshots.
 
-    The history gets the exact tokens of these conversations for each API key, now and when another lead
-    writes one. Without snapshots return `services` unchanged.
+    Also give `services.history` the exact tokens of each API key's conversations on disk, now and whenever
+    another lead writes one.
     """
     if snapshots is None:
         return services
@@ -188,7 +188,7 @@ async def _serve_http(
 
 
 def keep_for_good() -> None:
-    """Exclude all objects that exist now from garbage collections.
+    """Enable garbage collection, but exclude all objects that exist now.
 
     Scanning them takes up to 0.1 s, during which neither the event loop nor the engine runs. Garbage among
     them, a few hundred objects from imports, is never freed.
@@ -198,7 +198,10 @@ def keep_for_good() -> None:
 
 
 def _with_rows(site: Site, models: LoadedModels) -> Backend:
-    """Return the model wrapped to send hidden rows to heads that may join on the bus."""
+    """Return the model, wrapped to send hidden rows to heads that may join on the bus.
+
+    It is not wrapped if there is no bus, or if it reads pictures.
+    """
     if not site.redis_url or models.pictures is not None:
         return models.model
     return WithRows(models.model, partial(row_source, models.target))
@@ -207,7 +210,7 @@ def _with_rows(site: Site, models: LoadedModels) -> Backend:
 def _make_speculator(
     stack: ExitStack, settings: LeadSettings, site: Site, models: LoadedModels, model: Backend
 ) -> Speculator:
-    """Return the proposer over all sources: a model in this process, drafters on the bus, and lookups."""
+    """Return the proposer of guesses by all sources: a model in this process, drafters, and lookups."""
     backend, inline = models.target, models.inline
     rows = model if isinstance(model, WithRows) else None
     remote = _join_bus(stack, settings, site, backend, rows) if site.redis_url else None
@@ -257,7 +260,7 @@ def _idle_work(
     engine: EngineThread,
     known: StepTimes,
 ) -> IdleMeasuring:
-    """Return the work for idle times: measuring on a CPU, and preparing grammars.
+    """Return the work for idle times: measuring on a CPU, which corrects `known`, and preparing grammars.
 
     On a GPU, everything was measured before the start.
     """

@@ -21,7 +21,7 @@ from server.settings import LeadSettings
 
 logger = logging.getLogger("duo.cache")
 
-PART = 1 << 20  # bytes of each end of a model's file that identify it
+PART = 1 << 20  # bytes at each end of a model's file that are hashed to identify it
 MIB_SHIFT = 20  # a shift: n << MIB_SHIFT is n MiB in bytes
 CACHE_DIVISOR = 4  # use a quarter of free memory: drafters, other programs and the page cache need the rest
 # Free bytes assumed where the system does not tell: gives 2 GiB, two long conversations of an 8B model.
@@ -33,7 +33,7 @@ PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 def open_snapshots(
     settings: LeadSettings, backend: LlamaBackend, on_ready: Callable[[], None]
 ) -> Snapshots | None:
-    """Return the tiers, None if memory and disk are off. For on_ready see Snapshots. Raises StartupError."""
+    """Return the tiers, or None if all are switched off. on_ready: see Snapshots. Raises StartupError."""
     memory_bytes = memory_budget(settings.cache_ram, backend)
     folder, n_bytes = settings.cache_dir, settings.cache_disk << MIB_SHIFT
     if not memory_bytes and folder is None:
@@ -55,9 +55,9 @@ def open_snapshots(
 
 
 def save_copies(thread: EngineThread) -> None:
-    """When the model is stuck, save the conversations that were copied to host memory.
+    """Save the conversations that were copied to host memory, after the model got stuck.
 
-    The engine's thread pauses until this returns, if it responds. Blocks: do not call it on the event loop.
+    If the engine's thread responds, it pauses until this returns. Blocks: do not call it on the event loop.
     """
     parked, saved = threading.Event(), threading.Event()
 
@@ -111,7 +111,7 @@ def _read_numbers(path: Path) -> dict[str, int]:
 
 
 def pace_of(options: LlamaOptions) -> tuple[object, Callable[[list[float]], None]]:
-    """Return what MoveCosts learned of a model on this machine, and a function that keeps new values.
+    """Return what MoveCosts learned about a model on this machine, and a function that stores new values.
 
     Raises StartupError.
     """
@@ -120,17 +120,17 @@ def pace_of(options: LlamaOptions) -> tuple[object, Callable[[list[float]], None
 
 
 def fingerprint(options: LlamaOptions) -> str:
-    """Return a digest of everything that a saved state depends on.
+    """Return a text that contains everything that a saved state depends on.
 
-    This is: the files of model and adapters (their sizes and both ends), the options, and llama.cpp's
-    version. Raises StartupError.
+    It has the sizes and digests of the files of model and adapters, the options, and llama.cpp's version.
+    Raises StartupError.
     """
     files = "/".join(file_digest(path) for path in options.files)
     return f"{files}/{options.numerics}/{options.n_streams}/{version('llama-cpp-python')}"
 
 
 def file_digest(path: Path) -> str:
-    """Return a file's size, and a digest of both its ends. Raises OSError."""
+    """Return a text of a file's size and a digest of its first and last PART bytes. Raises OSError."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(0)

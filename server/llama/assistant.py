@@ -26,7 +26,7 @@ class Assistant(BlockContext):
     n_depths = 0
 
     def __init__(self, target: LlamaBackend, path: Path, weights: Weights) -> None:
-        """Load the assistant with these weights. Raises StartupError."""
+        """Load the assistant; `weights`: options of its weights. Raises StartupError."""
         functions = hidden_rows("an assistant needs", "leave out --draft-model")
         super().__init__(functions, target, model_name(path))
         self.how = f"on the KV cache of {target.name}, at any depth"
@@ -59,10 +59,10 @@ class Assistant(BlockContext):
         return self.rows_of(self._target.handle, n).copy()
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        """Evaluate the wanted rows.
+        """Evaluate the wanted rows; see PredictionBlock.evaluate().
 
-        All guesses of a step get the position of the first guess, so `depth`, the number of earlier guesses,
-        is subtracted.
+        All guesses of a step get the position of its first guess: `depth`, the number of earlier guesses, is
+        subtracted from the positions of the rows.
         """
         guesses = Batch()
         rows = [i for i, wanted in enumerate(batch.wanted) if wanted]

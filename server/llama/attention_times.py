@@ -1,6 +1,6 @@
 """Time decodes of few rows on this CPU, after few and many tokens, with and without flash attention.
 
-Which is faster depends on the CPU, the model, the rows and the context (docs/adr/0012).
+Whether flash attention is faster depends on the CPU, the model, the rows and the context (docs/adr/0012).
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from server.stop_signals import leave_if_requested
 Kind = Literal["on", "off"]
 KINDS: tuple[Kind, Kind] = "off", "on"
 DEPTHS = (64, 256, 1024)  # tokens before the timed rows: each four times the previous one
-# Numbers of rows that are timed. Without 16, the times of four rows, which flash attention makes quick, would
-# stand for those of many.
+# Numbers of rows that are timed. Without 16, the time of many rows would be estimated from that of four,
+# which flash attention makes quick.
 WIDTHS = (1, 4, 16)
-# The WIDTHS that every start times again. One row alone does not show other programs: beside them it took its
-# usual time, and four and sixteen rows twice theirs. All WIDTHS: a start of a 400M model takes 0.35 s longer.
+# The WIDTHS that every start times again. One row alone does not reveal other programs: beside them it took
+# its usual time, but four and sixteen rows took twice theirs. All WIDTHS: a start of a 400M model takes
+# 0.35 s longer.
 CHECKED = WIDTHS[:2]
 ROUNDS = 5  # maximum timed decodes of each width at each depth. The shortest counts; see lead/calibration.py
 # Times that everything is measured, if BUDGET_S suffices for all ROUNDS. With one pass, one of four starts of
@@ -58,7 +59,7 @@ class AttentionTimes:
 
 
 def _on_line(places: Sequence[int], values: Sequence[float], place: float) -> float:
-    """Interpolate between two values, or extrapolate along the last two."""
+    """Interpolate values, known at `places`, at `place`; beyond the last, extrapolate from the last two."""
     if place <= places[-1] or len(places) < 2:
         return float(np.interp(place, places, values))
     slope = (values[-1] - values[-2]) / (places[-1] - places[-2])
@@ -68,7 +69,7 @@ def _on_line(places: Sequence[int], values: Sequence[float], place: float) -> fl
 def can_choose(model: LoadedModel) -> bool:
     """Return True if the model can be timed with and without flash attention.
 
-    To be timed, its cache must have only movable cells: no recurrent state, no compressed cells.
+    Timing needs a cache that has only movable cells: no recurrent state, no compressed cells.
     """
     stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
     return not stateful and model.metadata("general.architecture") not in COMPRESSED
@@ -146,7 +147,10 @@ def _small_options(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
 def small_context(
     model: LoadedModel, options: LlamaOptions, kind: FlashAttention, context: LlamaContext
 ) -> LlamaContext:
-    """Attach `context` to the model and return it; its handle stays None if llama.cpp fails."""
+    """Attach `context`, with flash attention as in `kind`, to the model, and return it.
+
+    Its handle stays None if llama.cpp fails.
+    """
     params = context_params(replace(options, flash_attention=kind, n_ubatch=ROWS_ON_CPU))
     params.swa_full = True  # as the model's own context
     if C.llama_model_n_swa(model.handle):
@@ -183,7 +187,7 @@ def _deepen_contexts(contexts: Sequence[LlamaContext], depths: Sequence[int]) ->
 
 
 def _shortest_s(contexts: Sequence[LlamaContext], depth: int, width: int, n_rounds: int) -> list[float]:
-    """Return, for each context, the seconds of its shortest decode of `width` rows after `depth` tokens.
+    """Return, by context, the shortest of n_rounds decodes of `width` rows after `depth` tokens, in seconds.
 
     An untimed decode comes first, since the first decode also moves cells that were copied.
     """
@@ -194,7 +198,7 @@ def _shortest_s(contexts: Sequence[LlamaContext], depth: int, width: int, n_roun
 
 
 def _decode_s(context: LlamaContext, position: int, width: int, *, keep: bool = False) -> float:
-    """Decode `width` tokens in sequence 0, and return the seconds; remove the tokens unless `keep`."""
+    """Decode `width` tokens in sequence 0 at `position`, and return the seconds; undo it unless `keep`."""
     batch = Batch()
     batch.extend(0, position, [position % 7 + i % 50 for i in range(width)], width)
     leave_if_requested()

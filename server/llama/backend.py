@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 # llama.cpp rounds the cells of a context, and those that a decode attends to, up to a multiple of this
-# (GGML_PAD in llama_context); each multiple has its graph
+# (GGML_PAD in llama_context); each multiple has its own CUDA graph
 CELLS_STEP = 256
 
 Logits: TypeAlias = npt.NDArray[np.float32]
@@ -35,8 +35,8 @@ class Batch:
     tokens: list[int] = field(default_factory=_ints)
     positions: list[int] = field(default_factory=_ints)
     seqs: list[int] = field(default_factory=_ints)  # sequence of each row, the first one if there are several
-    wanted: list[bool] = field(default_factory=_bools)  # whether each row's logits are wanted
-    # all sequences of each row that belongs to several (the stem of a tree), by the row's index
+    wanted: list[bool] = field(default_factory=_bools)  # True for each row whose logits are wanted
+    # by index of a row that belongs to several sequences (the stem of a tree): all its sequences
     shared: dict[int, tuple[int, ...]] = field(default_factory=_shares)
     meanwhile: Callable[[], None] | None = None  # a backend that overlaps calls it during the decode
     stable: bool = False  # True: no bit of the logits may depend on how busy the machine is
@@ -74,7 +74,7 @@ class Grid:
     n_positions: int  # difference between the positions of the next token and of the first row
 
     def positions_from(self, first: int, positions: Sequence[int]) -> npt.NDArray[np.int32]:
-        """Return the positions of the rows from index `first` on; `positions` has the picture's for each."""
+        """Return positions of rows from `first` on, (4, n); positions[i]: that of the i-th row's picture."""
         return self.places[:, first : first + len(positions)] + self.moves * np.asarray(positions, np.int32)
 
 
@@ -127,7 +127,7 @@ class Vocabulary(Protocol):
         ...
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """Return the ids of a text without BOS; `special`: read control tokens that the text spells."""
+        """Return a text's ids without BOS; `special`: texts of control tokens become control tokens."""
         ...
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
@@ -196,7 +196,7 @@ class Backend(Protocol):
     def intact(self, seq: int, length: int) -> bool:
         """Return True if the cells to which the token after the first `length` tokens attends still exist.
 
-        With a state and a sliding window, older cells may have been reused.
+        In a model with a state and a sliding window, older cells may have been reused.
         """
         ...
 
@@ -262,11 +262,11 @@ class RowGiver(Protocol):
     """A model that gives its recent hidden rows; implemented in `with_rows.py`."""
 
     def keep_rows(self, kinds: Collection[tuple[int, ...]]) -> None:
-        """From the next decode on, keep only the rows of these layers, for each kind of head."""
+        """Keep rows, from the next decode on, for these kinds of heads only; a kind: the layers it reads."""
         ...
 
     def recent_rows(self, kind: tuple[int, ...], seq: int, start: int, end: int) -> tuple[int, SentRows]:
-        """Return the latest kept rows of positions `start` to `end`, and the first one's position."""
+        """Return (position, rows): the latest kept rows of positions `start` to `end`, from `position` on."""
         ...
 
 

@@ -33,7 +33,7 @@ class LlamaBatch:
         start = ctypes.addressof(self._seqs)
         self._own = range(start, start + ctypes.sizeof(self._seqs), ctypes.sizeof(ctypes.c_int32))
         self._seq_addresses = (ctypes.c_size_t * capacity)(*self._own)
-        self._shared: dict[int, Any] = {}  # rows with sequences of their own, by index
+        self._shared: dict[int, Any] = {}  # by row of several sequences: the C array of these
         self.batch = C.llama_batch(
             n_tokens=0,
             token=ctypes.cast(self._tokens, _INTS),
@@ -59,7 +59,7 @@ class LlamaBatch:
         self._wanted[row] = True
 
     def embed(self, hidden: Hidden) -> None:
-        """Give each row a hidden row of this writable array, in order, as an additional input."""
+        """Give each row, in order, one row of this writable array as an additional input."""
         self.batch.embd = FLOATS(ctypes.c_float.from_buffer(hidden.data))  # data_as() takes a µs more
 
     @contextmanager
@@ -68,7 +68,7 @@ class LlamaBatch:
 
         If the picture has a grid, rows also get its positions.
 
-        positions: where each row's picture begins.
+        positions: For each row, the position at which its picture begins.
         """
         self.batch.token = None
         self.embed(given.rows)
@@ -97,10 +97,10 @@ class LlamaContext:
     """The part of Backend that one llama.cpp context implements. Owns the context until close()."""
 
     handle: Any = None
-    keys: GraphKeys | None = None  # those that the context was made with
+    keys: GraphKeys | None = None  # the keys that the context was made with
 
     def attach(self, model: LoadedModel, handle: Any, *, n_streams: int, overlaps: bool) -> None:
-        """Take ownership of a context of the model. n_streams: see LlamaOptions; overlaps: see Backend."""
+        """Take over `handle`, a context of the model. See LlamaOptions.n_streams and Backend.overlaps."""
         self.handle = handle
         self.overlaps = overlaps
         self.n_batch = int(C.llama_n_batch(handle))
@@ -119,7 +119,7 @@ class LlamaContext:
         self._n_vocab = model.n_vocab
         window = int(C.llama_model_n_swa(model.handle))
         self._windows = windows_of(model, handle) if window else None
-        # tokens of the window of a model with a state, whose passed cells no pin can keep; 0: none
+        # tokens of the sliding window if no pin can keep passed cells, as in models with a state; 0: none
         self._unkept_window = 0 if self._windows else window
         self._only_cells = not has_state(model) and not window  # else a state may cover more than length()
 
@@ -143,7 +143,7 @@ class LlamaContext:
         return lambda: np.delete(self._last_logits(n_wanted + len(places)), places, axis=0)
 
     def _evaluate(self, batch: Batch) -> None:
-        """Decode what is in `rows`: this batch. Raises BackendError."""
+        """Decode the batch, with which `rows` is filled already. Raises BackendError."""
         self.threads.choose_number(all_of_them=batch.stable)
         status = int(C.llama_decode(self.handle, self.rows.batch))
         if status:  # 1: there are too few cells
@@ -168,7 +168,7 @@ class LlamaContext:
     def _to_differ(self, batch: Batch, n_wanted: int) -> list[int]:
         """Return rows whose logits are computed only to prevent CUDA from recording this part of a prompt.
 
-        CUDA would record a part with the shape of the latest part that used the same graph (cuda_graphs.py).
+        CUDA records a part if it has the shape of the previous part with the same graph (cuda_graphs.py).
         Parts without wanted rows share one graph, parts with wanted rows share another. The additional rows
         change the shape.
         """

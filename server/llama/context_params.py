@@ -14,8 +14,8 @@ _BF16 = 30  # GGML_TYPE_BF16, the only type of a cache that the bindings lack
 def context_params(options: LlamaOptions) -> Any:
     """Return the parameters of a context.
 
-    llama.cpp rounds n_ctx up, but aborts if n_batch or the n_ctx given is smaller than the number of
-    sequences.
+    n_ctx and n_batch are raised if necessary, because llama.cpp aborts if one of them is smaller than the
+    number of sequences.
     """
     params = C.llama_context_default_params()
     params.n_ctx = -(-options.n_cells // CELLS_STEP) * CELLS_STEP

@@ -21,7 +21,7 @@ def of_mask(text: str) -> frozenset[int]:
 
 
 def of_range(text: str) -> frozenset[int]:
-    """Return the cores of FIRST-LAST, inclusive; a missing end is the first or last core.
+    """Return the cores of FIRST-LAST, both included; a missing end is the machine's first or last core.
 
     Raises ValueError.
     """
@@ -38,7 +38,7 @@ def of_range(text: str) -> frozenset[int]:
 
 
 def pin(cores: frozenset[int]) -> None:
-    """Run this thread, and those it starts from now on, only on these cores; do nothing if there are none.
+    """Run this thread, and those it starts from now on, only on these cores; if there are none, do nothing.
 
     Raises StartupError.
     """

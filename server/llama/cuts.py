@@ -45,7 +45,7 @@ class Cuts:
         self._marks = re.compile("|".join(map(re.escape, alone)) or r"(?!)")  # which matches nowhere
 
     def pieces(self, text: str) -> Iterator[str]:
-        """Yield the text in pieces, whose tokens joined are the tokens of the text."""
+        """Yield the text in pieces; their tokens, joined, are the tokens of the text."""
         start = 0
         for mark in self._marks.finditer(text) if len(text) > PIECE else ():
             if mark.start() - start >= PIECE:

@@ -67,7 +67,7 @@ class _TensorOverride(ctypes.Structure):
 
 
 def tensor_overrides(places: Sequence[TensorPlace]) -> Any:
-    """Return the rules of tensor places as a C array. Raises StartupError for a buffer that no device has."""
+    """Return these rules as a C array. Raises StartupError if a rule names a buffer that no device has."""
     GGML.ggml_backend_dev_buffer_type.restype = ctypes.c_void_p
     GGML.ggml_backend_buft_name.restype = ctypes.c_char_p
     types = dict[str, int]()
@@ -97,7 +97,7 @@ def needs_rpc(flag: str = "") -> None:
 
 
 def _of_rpc(name: bytes, result: Any, *arguments: Any) -> Any:
-    """Call a function of ggml's RPC backend, which this build must have."""
+    """Return a function of ggml's RPC backend, given its C types. This build must have the backend."""
     GGML.ggml_backend_reg_by_name.restype = ctypes.c_void_p
     GGML.ggml_backend_reg_get_proc_address.restype = ctypes.c_void_p
     registry = ctypes.c_void_p(GGML.ggml_backend_reg_by_name(b"RPC"))
@@ -155,10 +155,10 @@ def use_no_gpu() -> None:
 
 
 def own_gpus() -> Any:
-    """Return the GPUs of this machine, for a model loaded without --rpc: a C array that ends with None.
+    """Return the GPUs for a model loaded without --rpc: a C array that ends with None.
 
-    Devices borrowed over RPC are left out, and after use_no_gpu() all GPUs. Return None if no restriction is
-    needed.
+    It contains this machine's GPUs without borrowed devices; after use_no_gpu(), none. Return None in place
+    of an array if the model may use all devices.
     """
     if _host_only:
         return (ctypes.c_void_p * 1)(None)
@@ -172,7 +172,7 @@ def own_gpus() -> Any:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 def _on_abort(message: bytes) -> None:
-    """Report the loss of a lender if that is the reason, else print the message.
+    """Report the loss of a lender if ggml aborts because of that, else print the message.
 
     ggml calls this before it aborts, and ends the process when this returns.
     """

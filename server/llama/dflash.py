@@ -1,8 +1,8 @@
 """Run a DFlash or DSpark head: a small model, in its own file, that guesses several tokens in one decode.
 
-Each of the target's positions is a cell of the head, made of hidden rows of several of the target's layers.
-A decode of the last committed token and of masks, which see these cells and each other, gives the logits of
-all guesses. It is the decode of llama.cpp's own code (common/speculative.cpp).
+The head has a cell for each of the target's positions, made from hidden rows of several target layers. One
+decode of the last committed token and of mask tokens gives the logits of all guesses; these rows attend to
+the cells and to each other. llama.cpp's own code decodes them in the same way (common/speculative.cpp).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from server.llama.options import Rope
 from server.llama.target_rows import TARGETS, LayerRows, layers_of
 from server.llama.tensors import DFLASH, tensors
 
-UNTOLD_SIZE = 16  # tokens of a block in a file that does not say, as llama.cpp has it
+UNTOLD_SIZE = 16  # tokens of a block if its file does not say, as in llama.cpp
 MARKOV, SELECTOR = "markov_w1.weight", "selector_hidden.weight"  # tensors of DSpark's and of DFlash 2's heads
 SECTIONED = 8  # LLAMA_ROPE_TYPE_MROPE: four positions for each row without a token
 
@@ -29,9 +29,9 @@ SECTIONED = 8  # LLAMA_ROPE_TYPE_MROPE: four positions for each row without a to
 class DFlashHead(BlockContext):
     """A DFlash or DSpark head. Implements PredictionBlock.
 
-    The guesses of a step are made with the first, whose choices the others do not depend on. A cell is made
-    when the token behind it is evaluated: with n tokens, the head has n - 1 cells. It owns its weights; close
-    it before the target.
+    All guesses of a step are made at once, so none depends on the tokens chosen for earlier ones. A cell is
+    made when the token after its position is evaluated: for n tokens, the head has n - 1 cells. The head owns
+    its weights; close it before the target.
 
     Raises:
         StartupError: The head does not fit this target, or this build of llama.cpp lacks what it needs.
@@ -68,7 +68,7 @@ class DFlashHead(BlockContext):
         C.llama_set_causal_attn(self.handle, self.model.metadata(f"{DFLASH}.attention.causal") == "true")
 
     def _measure_block(self, most: int) -> None:
-        """Set the sizes of a block and of decodes."""
+        """Set the sizes of a block, of at most `most` guesses (0: as trained), and of decodes."""
         assert self._reads is not None
         self.n_embd = self._reads.width
         self.n_batch = min(self.n_batch, int(C.llama_n_ubatch(self.handle)))  # all rows see each other
@@ -79,7 +79,7 @@ class DFlashHead(BlockContext):
         self._size = self._first + self.n_depths
         self._mask = int(C.llama_vocab_mask(C.llama_model_get_vocab(self.model.handle)))
         self._sectioned = int(C.llama_model_rope_type(self.model.handle)) == SECTIONED
-        self._guesses: dict[int, Logits] = {}  # of the latest blocks, by sequence
+        self._guesses: dict[int, Logits] = {}  # logits of the latest block, by sequence
 
     @property
     def vocab(self) -> LlamaVocabulary:
@@ -118,7 +118,7 @@ class DFlashHead(BlockContext):
         self.model.close()
 
     def _make_cells(self, batch: Batch, hidden: Hidden) -> None:
-        """Make the cell of the position before each row, to which the row's hidden row belongs."""
+        """Make, for each row, the cell of the position before it, from the row's hidden row."""
         firsts: dict[int, int] = {}
         for seq, position in zip(batch.seqs, batch.positions, strict=True):
             firsts.setdefault(seq, position)
@@ -134,7 +134,7 @@ class DFlashHead(BlockContext):
             )
 
     def _guess_block(self, batch: Batch, rows: list[int]) -> None:
-        """Guess after these rows of the batch, each with a block of its own."""
+        """Decode a block of guesses after each of these rows (indices) of the batch, and keep its logits."""
         blocks, size = Batch(), self._size
         for i in rows:
             for n in range(size):
@@ -147,7 +147,10 @@ class DFlashHead(BlockContext):
             super().trim(batch.seqs[i], batch.positions[i])
 
     def _mismatch_reason(self, has_selector: bool) -> str | None:
-        """Return why llama.cpp would exit, or guess noise, with this head and target; None if they fit."""
+        """Return why llama.cpp would exit, or guess noise, with this head and target; None if they fit.
+
+        has_selector: True if the head is of DFlash 2.
+        """
         target, vocab = self._target.model, C.llama_model_get_vocab(self.model.handle)
         own, width = (int(C.llama_model_n_embd(one.handle)) for one in (self.model, target))
         n_layers, kind = int(C.llama_model_n_layer(target.handle)), target.metadata("general.architecture")
@@ -166,5 +169,5 @@ class DFlashHead(BlockContext):
 
 
 def _places(n: int) -> Grid:
-    """Return the positions of n rows of text in a model with M-RoPE, which are alike in three sections."""
+    """Return the positions of n rows of text in a model with M-RoPE: equal in three of four sections."""
     return Grid(np.zeros((4, n), np.int32), np.array([[1], [1], [1], [0]], np.int32), n)

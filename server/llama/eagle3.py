@@ -18,7 +18,7 @@ from server.llama.target_rows import TARGETS, LayerRows, layers_of
 from server.llama.tensors import EAGLE3, tensors
 
 # Rows that the head fuses at once: llama.cpp reserves memory for the logits of each, 40 MB in all with a
-# vocabulary of 150,000. Off by two: 20 or 80 MB. A prompt takes as long with 16, 32, 64 and 128.
+# vocabulary of 150,000. Off by two: 20 or 80 MB. Prompts take equally long with 16, 32, 64 and 128.
 MOST_FUSED = 64
 
 
@@ -98,8 +98,8 @@ class LlamaHead(BlockContext):
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
         """Evaluate rows; see PredictionBlock.evaluate().
 
-        Logits of all rows are requested if any are wanted, else none. If some rows were requested, llama.cpp
-        would return the logits of the first rows instead.
+        Logits of all rows are requested if any are wanted, else none. If only some rows were requested,
+        llama.cpp would return the logits of the first rows instead.
         """
         after = [i for i, position in enumerate(batch.positions) if position or batch.wanted[i]]
         any_wanted = any(batch.wanted)
@@ -135,7 +135,7 @@ class LlamaHead(BlockContext):
         return None
 
     def _lack_reason(self, path: Path) -> str | None:
-        """Return the weights that neither the head nor the target has; None if there are no such weights."""
+        """Return which weights the head at `path` lacks and cannot take from its target, None if none."""
         width, own = (int(C.llama_model_n_embd(one.handle)) for one in (self._target.model, self.model))
         if own == width:
             return None

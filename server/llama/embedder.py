@@ -20,12 +20,12 @@ from server.llama.parts import model_name
 
 # Maximum tokens of an input: its attention is computed at once, in memory that grows with its length.
 MAX_INPUT_TOKENS = 2048
-INPUTS_AT_ONCE = 16  # inputs of a batch: more of them, if short, make it hardly faster
+INPUTS_AT_ONCE = 16  # maximum inputs of a batch: more short inputs in one batch are hardly faster
 _POOLINGS: dict[Pooling, int] = {"mean": 1, "cls": 2, "last": 3, "rank": 4}
 
 
 class LlamaEmbedder:
-    """Implements Embedder. Raises StartupError if the model or its context cannot be created."""
+    """An Embedder over llama.cpp. Raises StartupError if the model cannot be loaded or cannot embed."""
 
     def __init__(
         self, options: LlamaOptions, *, pooling: Pooling | None = None, model: LoadedModel | None = None
@@ -132,7 +132,7 @@ class LlamaEmbedder:
 
 
 def ranks(model: LoadedModel) -> bool:
-    """Return True if the model's file declares its scores to be for ranking."""
+    """Return True if the model ranks texts, according to the pooling type in its file."""
     return _own_pooling(model) == _POOLINGS["rank"]
 
 

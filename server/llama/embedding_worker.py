@@ -1,4 +1,4 @@
-"""Compute embeddings on a thread, a few inputs at a time, so that streams continue."""
+"""Compute embeddings on a thread, a few inputs at a time, while the event loop serves streams."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def grouped(
 ) -> Iterator[Sequence[Sequence[int]]]:
     """Yield the inputs in order, in groups of at most n_tokens tokens and n_inputs inputs.
 
-    No input has more than n_tokens tokens.
+    No input may have more than n_tokens tokens.
     """
     start = total = 0
     for end, one in enumerate(inputs):

@@ -8,9 +8,9 @@ wanted rows, and of cells that the rows attend to, which llama.cpp rounds up to 
 
 llama.cpp lets a sampler add operations to the graph of a decode (llama_sampler_i.backend_apply in its
 llama.h). The sampler here belongs to a sequence that no row has, so it samples nothing. It is called once for
-each graph that llama.cpp builds, on the thread that decodes. It changes no bit of the logits. While a context
-has a sampler, llama.cpp also rebuilds a graph if rows have other sequences, or other rows are wanted, than in
-the previous decode.
+each graph that llama.cpp builds, on the thread that decodes. It changes no bit of the logits. A side
+effect of any sampler: llama.cpp also rebuilds a graph if the sequences of rows, or the choice of wanted rows,
+differ from those of the previous decode.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from server.llama.devices import GGML
 from server.llama.library import C, LoadedModel
 
 NOBODY = -1  # the sequence that the sampler belongs to: none
-# Maximum rows of a part of a prompt with a graph of its shape's own. Longer parts share one graph, and are
-# not recorded (LlamaContext). Half: more of them make logits that nobody wants, so that shapes differ. Twice:
-# more prompts leave 1 MB of the host's memory to ggml for 10 s, each for its number of rows.
+# Maximum rows of a part of a prompt that has a graph for its own shape. Longer parts share one graph, and are
+# not recorded (LlamaContext). Half: more parts compute logits that nobody wants, only to differ in shape.
+# Twice: more prompts occupy 1 MB of host memory in ggml for 10 s, for each number of rows.
 MAX_DECODE_ROWS = 128
 # Shapes whose keys are kept, 2 KB each. ggml keeps a graph for 10 s; if its key is forgotten before, another
 # shape may get it. In 10 s, steps of 5 ms have at most 2,000 shapes. Half: just enough for these. Twice: 8 MB
@@ -32,10 +32,10 @@ MAX_DECODE_ROWS = 128
 MAX_GRAPH_KEYS = 4096
 PROMPTS = 0  # stands for the number of rows in the key of the graph that longer parts of prompts share
 _FIRST = 4  # the embeddings of a graph's tokens are looked up in one of its first 4 operations
-# Number of a graph's first operations whose sizes tell its shape. If the first layer has attention, the
-# number of cells shows by the 38th (DeepSeek 4; the 18th with Llama). Otherwise it goes unseen, and a graph
-# is recorded again when it changes. Half: it goes unseen with seven of eight of the tests' architectures.
-# Twice: 13 µs more than the 55 that all this takes, of the 1.1 ms in which a graph is built.
+# Number of a graph's first operations from whose sizes its shape is read. If the first layer has attention,
+# the 38th operation at the latest shows the number of cells (DeepSeek 4; the 18th with Llama). Otherwise the
+# number stays unknown, and a graph is recorded again when it changes. Half: it stays unknown for seven of the
+# eight architectures in the tests. Twice: inserting takes 13 µs more than 55; building a graph takes 1.1 ms.
 _TELLING = 40
 _FLOAT, _POINTER = 0, ctypes.c_void_p  # GGML_TYPE_F32
 
@@ -135,5 +135,5 @@ class GraphKeys:
 
 
 def keys_of(model: LoadedModel, params: Any) -> GraphKeys | None:
-    """Return the keys for a context made with these parameters; None if its shapes share graphs."""
+    """Put new keys into the parameters of a context, and return them; None if its shapes share graphs."""
     return GraphKeys(params) if model.has_own_graphs else None

@@ -45,7 +45,7 @@ def source(repository: str, file: str | None = None, *, flag: str = "--hf-repo")
 
 
 def choose(names: Sequence[str], wanted: Source) -> list[str]:
-    """Return the names of the wanted model's files in a repository, in order. Raises StartupError."""
+    """Return the wanted model's files, in order, given all names in its repository. Raises StartupError."""
     if wanted.file is not None:
         found = siblings(wanted.file)
         if missing := [name for name in found if name not in names]:
@@ -89,7 +89,7 @@ def projector(names: Sequence[str], model: str) -> str | None:
 
 
 def _beside(names: Sequence[str], model: str) -> list[str]:
-    """Return the files in a model's folder or in one around it: the nearest and most similar ones first."""
+    """Return the files in a model's folder or a parent folder: nearest, then most alike in bits, first."""
     folders = model.split("/")[:-1]
 
     def rank(name: str) -> tuple[int, int, str]:
@@ -117,7 +117,7 @@ class FetchedModel:
 
 
 def fetch(wanted: Source, *, offline: bool = False) -> Path:
-    """Return the path of the model's first file, as find() does. Raises StartupError."""
+    """Find the model as find() does, and return the path of its first file. Raises StartupError."""
     return find(wanted, offline=offline).model
 
 
@@ -138,7 +138,7 @@ def find(wanted: Source, *, offline: bool = False) -> FetchedModel:
 
 
 def _download(hub: Any, repository: str, names: Sequence[str], *, offline: bool) -> Path:
-    """Return the path of the first of these files, all of which are then in the cache."""
+    """Download these files unless they are in the cache, and return the path of the first."""
     paths = [hub.hf_hub_download(repository, name, local_files_only=offline) for name in names]
     return Path(paths[0])
 

@@ -25,8 +25,8 @@ ANSWER = struct.pack("<Q", 4 + CAPABILITIES)  # the length of a version and of c
 PROTOCOL = (7, 0)  # ggml-rpc.h: major and minor version; a lender must have the same
 OURS = ".".join(map(str, PROTOCOL))
 # After SILENCE_S seconds without a packet TCP asks whether the lender is there, PROBES times, SILENCE_S
-# apart. So one that lost power or network counts as lost after 5 + 3 * 5 s. Half: a network that is down for
-# 10 s ends the lead; twice: clients wait for 40 s.
+# apart. So a lender without power or network counts as lost after 5 + 3 * 5 s. Half: a network that is down
+# for 10 s ends the lead; twice: clients wait for 40 s.
 SILENCE_S, PROBES = 5, 3
 _ENDED = select.POLLERR | select.POLLHUP | getattr(select, "POLLRDHUP", 0)  # the last one only on Linux
 
@@ -34,7 +34,7 @@ OnLoss: TypeAlias = Callable[[LostLenderError], None]
 
 
 def greet(lender: str) -> None:
-    """Raise StartupError unless HOST:PORT lends, is free, and speaks our version."""
+    """Raise StartupError unless HOST:PORT is a lender that is free and speaks our protocol version."""
     what = f"--rpc: {lender}"
     try:
         with socket.socket() as link:
@@ -61,7 +61,7 @@ def _host_and_port(lender: str) -> tuple[str, int]:
 
 
 def _own_connections(lenders: Sequence[str]) -> Iterator[tuple[str, socket.socket]]:
-    """Yield llama.cpp's connections to lenders, as duplicates of its sockets."""
+    """Yield (lender, socket) for llama.cpp's connections to lenders; the sockets are duplicates to close."""
     names: dict[object, str] = {}
     for lender in lenders:
         with suppress(OSError):
@@ -144,7 +144,7 @@ class Watch:
                 link.close()
 
     def _wait_for_loss(self, links: Sequence[tuple[str, socket.socket]], until: int) -> None:
-        """Wait until a connection is lost or the other end of the pipe `until` is closed."""
+        """Wait until a connection is lost, and report it; or until the pipe `until` is closed."""
         poll, names = select.poll(), {link.fileno(): name for name, link in links}
         for _, link in links:
             _ask_when_silent(link)
@@ -158,7 +158,7 @@ class Watch:
         """Report a loss, and never return, if llama.cpp aborts the process because of a lender.
 
         llama.cpp calls this before it aborts, so that the process can end in an orderly way. Returns False if
-        `message` has another reason.
+        `message` gives another reason.
         """
         if "ggml-rpc" not in message:
             return False

@@ -34,10 +34,10 @@ CHAINED = ("hy_v3", "mimo2", "step35")
 # Rows evaluated at once on a CPU without flash attention: attention scores take four bytes for each row, cell
 # and head. 64 and 512 are as quick (docs/adr/0012); 512 takes four times the memory.
 ROWS_ON_CPU = 128
-# Maximum sequences of a context without flash attention on a CPU: those of a lead with 16 slots. Without it a
-# row is scored against the cells of all sequences; with it only against its own, but each then takes about 13
-# times as long (docs/adr/0012). Half: steps of 12 streams take 1.1 times as long; twice: those of 32 take 1.2
-# times.
+# Maximum sequences of a context without flash attention on a CPU: those of a lead with 16 slots. Without
+# flash attention a row is scored against the cells of all sequences. With it, a row is scored only against
+# the cells of its own sequence, but each takes about 13 times as long (docs/adr/0012). Half: steps of 12
+# streams take 1.1 times as long; twice: steps of 32 streams take 1.2 times as long.
 MOST_SEQS_ON_CPU = 72
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}  # by mmap, mlock
@@ -75,7 +75,7 @@ def forget_errors() -> None:
 def first_error() -> str:
     """Return the first error that llama.cpp logged since forget_errors(), in brackets; "" without any.
 
-    Later errors say that something failed, not why.
+    Later errors only say that something failed, not why.
     """
     return f" ({_first_error})" if _first_error else ""
 
@@ -84,7 +84,7 @@ def hidden_rows(who_needs: str, instead: str) -> Any:
     """Return the library whose functions give hidden rows.
 
     Args:
-        who_needs: Beginning of the error message, such as "its block needs".
+        who_needs: Words of the error message about who needs them, such as "its block needs".
         instead: Alternative that the message advises besides another build.
 
     Raises:
@@ -130,8 +130,8 @@ def physical_rows(context: Any) -> int:
 def is_open(options: LlamaOptions) -> bool:
     """Return True if duo may choose whether to use flash attention (docs/adr/0012).
 
-    Three conditions: the options do not decide it; the CPU computes attention, for few sequences; the cache's
-    values are not quantised, since quantised values need flash attention.
+    There are three conditions: the options do not decide it; the CPU computes attention, for at most
+    MOST_SEQS_ON_CPU sequences; and the cache's values are not quantised, which would need flash attention.
     """
     quantised = options.cache_type_v not in ("f32", "f16", "bf16")
     if options.flash_attention != "auto" or quantised or options.n_seqs > MOST_SEQS_ON_CPU:
@@ -140,7 +140,7 @@ def is_open(options: LlamaOptions) -> bool:
 
 
 def with_attention(options: LlamaOptions, attention: Literal["on", "off"]) -> LlamaOptions:
-    """Return the options with flash attention set to `attention`."""
+    """Return the options with flash attention set to `attention`, and with n_ubatch set if it was not."""
     n_ubatch = options.n_ubatch or min(ROWS_ON_CPU, options.n_batch)
     return replace(options, flash_attention=attention, n_ubatch=n_ubatch)
 
@@ -148,7 +148,7 @@ def with_attention(options: LlamaOptions, attention: Literal["on", "off"]) -> Ll
 def default_cells(
     path: Path, n_sessions: int, weights: Weights | None = None, rope: Rope | None = None
 ) -> int:
-    """Return the KV cells for n_sessions conversations of MOST_CTX tokens (or of a shorter context)."""
+    """Return the KV cells for n_sessions conversations of MOST_CTX tokens, or of the context if shorter."""
     start_library()  # its log goes to logging from here on
     changed = weights.overrides if weights else ()
     trained = trained_context(path, {override.key: override.value for override in changed})

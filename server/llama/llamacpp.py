@@ -1,4 +1,4 @@
-"""The real model, over llama-cpp-python's low-level API.
+"""A Backend with a real model, over llama-cpp-python's low-level API.
 
 Every C handle has one owner here that frees it. The C structures are those of the pinned release.
 """
@@ -44,7 +44,7 @@ ChooseAttention = Callable[[LoadedModel, LlamaOptions], Literal["on", "off"]]
 
 
 class LlamaVocabulary:
-    """Implements Vocabulary over a loaded model. Use it only while the model is open."""
+    """The Vocabulary of a loaded model. Use it only while the model is open."""
 
     def __init__(self, model: Any) -> None:
         self._vocab = C.llama_model_get_vocab(model)
@@ -84,7 +84,7 @@ class LlamaVocabulary:
         return longest
 
     def _cuts_at(self, attributes: list[int], special: bool) -> Cuts:
-        """Return a Cuts that cuts at added words; if `special`, at control tokens too."""
+        """Return Cuts at added words and, if `special`, at control tokens, given each token's attributes."""
         found = _ADDED | (_CONTROL if special else 0)
         marks = {text: attributes[token] for text, token in self.added.items() if attributes[token] & found}
         keeps_space = (text for text, attribute in marks.items() if not attribute & C.LLAMA_TOKEN_ATTR_LSTRIP)
@@ -135,7 +135,7 @@ def _token_or_none(token: int) -> int | None:
 
 
 class LlamaBackend(LlamaContext):
-    """Implements Backend. Raises StartupError if the model cannot be loaded or its context not created."""
+    """A model with one context. Implements Backend; raises StartupError if one of them cannot be made."""
 
     def __init__(self, options: LlamaOptions, attention: ChooseAttention | None = None) -> None:
         """Load a model; `attention` chooses flash attention on a CPU if the options do not decide."""

@@ -14,7 +14,7 @@ EVERY_S = 5.0  # seconds between two lines. Half: a model that takes a minute to
 
 
 class LoadProgress:
-    """Logs progress. llama.cpp calls it while it reads weights, and stops if it returns False."""
+    """A callback that llama.cpp calls while it reads weights. Logs the progress; may stop the loading."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
@@ -24,7 +24,7 @@ class LoadProgress:
     def __call__(self, share: float, _: object = None) -> bool:
         """Log `share`, the fraction of the weights that is read, at most every EVERY_S.
 
-        Returns False if the process is to end.
+        Returns False, which stops the loading, if the process is to end.
         """
         now = self._clock()
         if now - self._logged_at >= EVERY_S and 0 < share < 1:

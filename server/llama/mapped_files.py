@@ -23,7 +23,7 @@ def own_memory() -> int:
 
 
 def return_freed() -> None:
-    """Give freed memory back to the system. Does nothing except with GNU's C library, which keeps it."""
+    """Give freed memory that GNU's C library keeps back to the system. A no-op with other C libraries."""
     if trim := getattr(_LIBC, "malloc_trim", None):
         trim(ctypes.c_size_t(0))
 

@@ -200,7 +200,7 @@ def found(settings: ModelSettings) -> FetchedModel | None:
 
 
 def downloaded(settings: S, fetched: FetchedModel | None = None) -> S:
-    """Return the settings with the model's file in place of a repository. Raises StartupError.
+    """Return settings that name the model's file instead of a repository. Raises StartupError.
 
     Args:
         settings: The settings.

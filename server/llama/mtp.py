@@ -1,6 +1,6 @@
-"""Run the prediction block in a model's file, or in its own (MTP), in a llama.cpp context beside the model's.
+"""Run a prediction block (MTP), in the model's file or its own, in a llama.cpp context beside the model's.
 
-BlockContext is what it shares with other heads.
+BlockContext is the part that all heads share.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class BlockContext(LlamaContext):
         self._ext, self._target, self.what = functions, target, what
 
     def begin(self, model: LoadedModel, options: LlamaOptions, kind: int) -> None:
-        """Make the context that evaluates `model`, the target's or the block's own. Raises StartupError.
+        """Make the block's context. Raises StartupError.
 
         Args:
-            model: The model that the context evaluates.
+            model: The model that contains the block: the target's, or the block's own.
             options: Options of the context.
             kind: llama.cpp's llama_context_type.
         """
@@ -102,7 +102,7 @@ class LlamaBlock(BlockContext):
     """The block in the model's file, or several blocks, each of which guesses at one depth.
 
     Implements PredictionBlock. Close it before the target. Several blocks share cells, in which each block
-    has its own keys and values. They evaluate the model's tokens one after the other in the same cells. The
+    has its own keys and values. One block after the other evaluates the model's tokens in the same cells. The
     block for a depth also evaluates the guesses of lower depths.
 
     Raises:
@@ -125,7 +125,7 @@ class LlamaBlock(BlockContext):
             target: The model whose tokens the blocks guess.
             most: Use only the blocks for the first `most` guesses of a step; 0: all blocks.
             model: The weights with the blocks; None: the target's.
-            name: The name of these weights.
+            name: The name of these weights in messages; "": the target's name.
             options: Options of the blocks' context, in a process without the target. None: the blocks read
                 rows of `target`.
         """
@@ -170,7 +170,7 @@ class LlamaBlock(BlockContext):
     def _with_earlier(self, batch: Batch, hidden: Hidden, depth: int) -> tuple[Batch, Hidden]:
         """Return a batch and hidden rows in which the sequence's earlier guesses precede each row.
 
-        depth: Number of the guess in its step; 1: the first guess, which has no earlier guesses.
+        depth: Number of guesses up to a row, its own token included; with 1 there are no earlier guesses.
         """
         whole = Batch()
         rows: list[Hidden] = []

@@ -70,7 +70,7 @@ EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """A rule: tensors whose names match a regular expression go to a buffer type, CPU or a device's name."""
+    """A rule: tensors whose names match a regular expression go to the buffer of the CPU or of a device."""
 
     pattern: str
     buffer: str
@@ -135,7 +135,7 @@ class Rope:
 class LlamaOptions:
     """Options with which a model is opened.
 
-    A cache in F32 without flash attention is slower, and closest to exact arithmetic.
+    A KV cache in F32 without flash attention is slower, but closest to exact arithmetic.
     """
 
     model_path: Path  # the first part, if there are several
@@ -157,7 +157,7 @@ class LlamaOptions:
     head: Path | None = None  # file of a head or block, which guesses from the model's layers
 
     def with_few_threads(self) -> LlamaOptions:
-        """Return the options for a model whose layers are all computed by GPUs.
+        """Return the options with one thread for steps of one row, for a model whose layers are all on GPUs.
 
         The CPU then only looks up a row's embedding. One thread is as fast as many (8B in F16 on an H100:
         5.70 ms a step, 5.78 with 16 threads), and never waits for a thread whose core is used by another
@@ -173,7 +173,7 @@ class LlamaOptions:
 
     @property
     def numerics(self) -> str:
-        """Return, as a text, the options on which logits and saved states depend, apart from files()."""
+        """Return, as a text, the options on which logits and saved states depend, apart from `files`."""
         w = self.weights
         devices = w.n_gpu_layers, w.split_mode, w.tensor_split, w.main_gpu, w.rpc
         scales = tuple(adapter.scale for adapter in w.adapters)
@@ -183,7 +183,7 @@ class LlamaOptions:
 
     @property
     def costs(self) -> str:
-        """Return, as a text, the options on which logits and a step's seconds depend, apart from files()."""
+        """Return, as a text, the options on which logits and a step's seconds depend, apart from `files`."""
         weights = replace(self.weights, adapters=())
         alike = replace(self, model_path=Path(), n_cells=0, n_seqs=0, n_streams=0, weights=weights, head=None)
         return repr((alike, self.numerics))

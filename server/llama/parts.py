@@ -13,7 +13,7 @@ _MAGIC = b"GGUF"
 
 
 def siblings(name: str) -> list[str]:
-    """Return the names of all parts of the model to which a file belongs; only `name` for a whole model."""
+    """Return the names of all parts of a model, given one; only `name` if that file is the whole model."""
     found = _PART.fullmatch(name)
     if found is None:
         return [name]
@@ -22,7 +22,7 @@ def siblings(name: str) -> list[str]:
 
 
 def parts(path: Path) -> list[Path]:
-    """Return every file of a model, given any of them, in order.
+    """Return all files of a model, in order, given the path of any of them.
 
     Raises StartupError if a file is missing or is not a GGUF file.
     """

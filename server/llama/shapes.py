@@ -66,7 +66,7 @@ UNKNOWN = Shapes({}, {})
 
 
 class TimedModel(Protocol):
-    """The methods of Backend that timing decodes needs."""
+    """The part of Backend that is needed to time decodes."""
 
     @property
     def vocab(self) -> Vocabulary: ...
@@ -90,7 +90,8 @@ def measure(backend: TimedModel, widths: Sequence[int]) -> Shapes:
     The KV cache must be empty, and is left empty. Raises BackendError.
 
     Returns:
-        UNKNOWN if the model cannot be trimmed, or if a decode takes longer than SLOW_S.
+        The times; UNKNOWN if the model cannot be trimmed, if a decode takes longer than SLOW_S, or if fewer
+        than two widths fit into a decode.
     """
     widths = [w for w in widths if w <= min(backend.n_batch, backend.n_ctx - CONTEXT)]
     if not backend.can_trim or len(widths) < 2:
@@ -123,7 +124,7 @@ def fill(backend: TimedModel) -> None:
 
 
 def decode_s(backend: TimedModel, position: int, width: int) -> float:
-    """Return the seconds of a decode of `width` rows of sequence 0 from this position on."""
+    """Decode `width` rows of sequence 0 from this position on, and return the seconds that it takes."""
     text = backend.vocab.tokenize(TEXT, special=False)
     batch = Batch()
     batch.extend(0, position, [text[i % len(text)] for i in range(position, position + width)], width)

@@ -51,13 +51,13 @@ _TYPES = {
 
 
 def layers_of(head: Any) -> list[int]:
-    """Return the target's layers whose inputs a loaded EAGLE-3 head reads. Raises StartupError."""
+    """Return the target's layers whose inputs a loaded EAGLE-3 or DFlash head reads. Raises StartupError."""
     found = _function("llama_model_target_layer_ids")(head)
     return [int(found[i]) for i in range(_function("llama_model_target_layer_ids_n")(head))]
 
 
 def _function(name: str) -> Any:
-    """Return a function of _MANGLED. Raises StartupError if this build lacks it."""
+    """Return llama.cpp's function of this name, a key of _MANGLED. Raises StartupError if it is missing."""
     function = getattr(GGML, _MANGLED[name], None) or getattr(GGML, name, None)
     if function is None:
         raise StartupError(
@@ -69,7 +69,7 @@ def _function(name: str) -> Any:
 
 
 class RowSource(Protocol):
-    """Gives hidden rows of a model's latest decode; implemented by `OutputRows` and `LayerRows`."""
+    """A source of hidden rows of a model's latest decode; implemented by `OutputRows` and `LayerRows`."""
 
     width: int  # floats of a row
 
@@ -87,7 +87,7 @@ class RowSource(Protocol):
 
 
 class LayerRows:
-    """Implements RowSource: inputs of several of the target's layers, side by side."""
+    """A RowSource of the inputs of several of the target's layers, side by side."""
 
     def __init__(self, target: LlamaBackend, layers: Sequence[int]) -> None:
         """Begin without effect on the target. Raises StartupError if this build gives no such rows."""
@@ -121,7 +121,7 @@ class LayerRows:
 
 
 class OutputRows:
-    """Implements RowSource: the output of the last layer, which prediction blocks read."""
+    """A RowSource of the output of the last layer, which prediction blocks read."""
 
     def __init__(self, target: LlamaBackend) -> None:
         """Begin without effect on the target. Raises StartupError if this build gives no such rows."""
@@ -149,7 +149,7 @@ class OutputRows:
 
 
 def row_source(target: LlamaBackend, layers: tuple[int, ...]) -> RowSource:
-    """Return the source of the rows of these layers of the target. Raises StartupError."""
+    """Return a source of these layers' inputs; with OUTPUT, of the target's output. Raises StartupError."""
     return OutputRows(target) if OUTPUT in layers else LayerRows(target, layers)
 
 
@@ -161,5 +161,5 @@ def given_layers(target: LlamaBackend) -> tuple[int, ...]:
 
 
 def width_of(target: LlamaBackend) -> int:
-    """Return the length of the rows of the target's layers."""
+    """Return the number of floats in a row of one of the target's layers."""
     return int(C.llama_model_n_embd(target.model.handle))

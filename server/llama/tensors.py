@@ -19,7 +19,7 @@ DFLASH = "dflash"  # the architecture of DFlash and DSpark heads
 FIRST_LAYER = "blk.0.attn_norm.weight"  # missing in files with a prediction block but without its model
 _U32, _TEXT = 4, 8  # GGUF_TYPE_UINT32, GGUF_TYPE_STRING
 _HALF = (1, 30)  # GGML_TYPE_F16, GGML_TYPE_BF16
-MATRIX = 2**20  # bytes: vectors and tables of positions are smaller, a layer's matrices are larger
+MATRIX = 2**20  # minimum bytes of a layer's matrix: vectors and tables of positions are smaller
 
 
 class _GGUFParams(ctypes.Structure):
@@ -146,7 +146,7 @@ def is_whole(path: Path) -> bool:
 
 
 def unmatched(tensors: Sequence[str], places: Sequence[TensorPlace]) -> list[str]:
-    """Return the patterns that match no tensor's name."""
+    """Return the patterns of these rules that match no tensor's name."""
     return [one.pattern for one in places if not any(re.search(one.pattern, name) for name in tensors)]
 
 

@@ -2,8 +2,8 @@
 
 llama.cpp's threads wait for each other many times in a step. If another program uses the core of one thread,
 all others wait for that thread, and with GCC's OpenMP they keep their cores busy meanwhile. On two cores,
-beside one program that always computes, one thread makes 1.6 to 2 times the steps of two (docs/serving.md,
-section J of benchmarks/RESULTS.md).
+beside one program that always computes, one thread makes 1.6 to 2 times as many steps as two
+(docs/serving.md, section J of benchmarks/RESULTS.md).
 
 Only Linux reports what other programs use: elsewhere the number is fixed. The number changes no bit of the
 logits (tests/model/test_threads.py), with one exception: for a single row with flash attention, with 512 or
@@ -30,17 +30,17 @@ logger = logging.getLogger("duo.llama")
 # program that starts goes unnoticed for two seconds.
 PERIOD_S = 0.5
 # With all threads computing, compute with one fewer if other programs get at least this number of cores.
-# Steps of one thread as a share of those of two (two cores, one row, bundled and 400M BF16): 0.8 to 1.1 where
-# others get 0.29 cores, 1.0 to 1.4 where they get 0.44. Half: also at 0.2, with 0.7 to 0.85; twice: not at
-# 0.66.
+# Steps of one thread divided by those of two (two cores, one row, bundled and 400M BF16): 0.8 to 1.1 where
+# others get 0.29 cores, 1.0 to 1.4 where they get 0.44. Half: one thread also where others get 0.2 cores,
+# where it makes 0.7 to 0.85 times as many steps; twice: two threads even where others get 0.66.
 TAKEN = 0.38
 # With fewer threads computing, add one if other programs leave at least this number of cores unused. Half:
 # also where they take 0.7 of a core, where one thread makes 1.0 to 1.4 times the steps of two; twice: not
 # where they take 0.2, where it makes 0.6 to 0.85.
 FREE = 0.45
 # Seconds after this process began in which a new context takes its number of threads from what others have
-# used since then. Without, the first decodes beside 15 busy programs took 34 s. A sixth: beside these the
-# context is made later; twice: programs that ended two minutes ago count.
+# used since then. Without this, the first decodes beside 15 busy programs took 34 s. A sixth: beside them a
+# process makes its context later than that; twice: programs that ended two minutes ago count.
 STARTED_S = 60.0
 STAT = Path("/proc/stat")
 
@@ -117,7 +117,7 @@ def n_threads(now: int, most: int, left: float) -> int:
     Args:
         now: Threads that have computed until now.
         most: Maximum number of threads.
-        left: Mean number of cores that other programs have left unused since the last call.
+        left: Mean number of cores that other programs have left unused lately.
     """
     fewer, more = math.floor(left + TAKEN), math.floor(left + 1.0 - FREE)
     return max(1, min(most, fewer if fewer < now else max(now, more)))

@@ -47,7 +47,7 @@ class Windows:
             self.reach(seq, position + 1)
 
     def reach(self, seq: int, length: int) -> None:
-        """Keep the cells of a sequence, now of this length, before its window passes cells without a pin."""
+        """Keep the cells of a sequence that now has this length, before its window passes unkept cells."""
         if 2 * (length - self._n_kept[seq]) >= self._window:
             self._keep_cells(seq, length)
 
@@ -76,9 +76,12 @@ class Windows:
             self._n_kept[seq] = max(start, n_kept - (end - start))
 
     def save(self, seq: int, length: int, state: bytes) -> bytes:
-        """Return a sequence's whole state: `state`, which has its last window, and its earlier windows.
+        """Return a sequence's whole state: llama.cpp's `state`, with the last window, and earlier windows.
 
-        The sequence has `length` tokens.
+        Args:
+            seq: The sequence.
+            length: Number of its tokens.
+            state: What llama.cpp saves of it, with only the last window of layers that have windows.
 
         Raises:
             BackendError: llama.cpp gives no state.

@@ -1,9 +1,9 @@
 """A model with its prediction block: each change of a model's sequence is also applied to the block's.
 
-The block evaluates the model's tokens, each with the model's hidden row of the position before. These rows
-wait until a guess is needed, and are then decoded together with it. If many wait, they are evaluated during
-the model's next decode, while a GPU has time. So a guess needs only the last committed token, even after
-copies, saves, loads or shifts.
+The block evaluates the model's tokens, each with the model's hidden row of the position before. Tokens wait
+until a guess is needed, and are then decoded together with it. If many wait, they are evaluated during the
+model's next decode, while a GPU has time. So guess() needs only the last committed token, even after copies,
+saves, loads or shifts.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Path(NamedTuple):
 
 
 class WithBlock(OverModel):
-    """Implements Backend over a model and its prediction block. Closes neither."""
+    """A Backend over a model and its prediction block. Closes neither."""
 
     def __init__(self, backend: Backend, block: PredictionBlock) -> None:
         super().__init__(backend)
@@ -278,7 +278,7 @@ class WithBlock(OverModel):
     def _add_waiting(self, batch: Batch, seq: int, end: int) -> list[Hidden]:
         """Add a row to the batch for each token before `end` that the block has not evaluated.
 
-        Return the model's hidden row at the position before each of them.
+        Returns, for each added row, the model's hidden row at the position before.
         """
         waiting = self._waiting[seq]
         start = waiting.n_true = min(waiting.n_true, end)

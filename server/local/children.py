@@ -106,7 +106,7 @@ def inherited() -> dict[str, str]:
 
 
 def drafter(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Child:
-    """Start a drafter, whose standard input is a pipe that closes when duo dies, however it dies.
+    """Start a drafter. It ends when its standard input closes, which happens however duo ends.
 
     Args:
         name: For the log.

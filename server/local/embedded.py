@@ -1,4 +1,4 @@
-"""A private server of the Redis protocol that lives and dies with this process.
+"""A private server of the Redis protocol that runs as long as this process.
 
 It listens on a unix socket in its own directory; if asked to, also at an address for drafters on other
 machines, with a password. It keeps nothing on disk. If it dies, it is restarted. The owner holds a lock on a
@@ -71,8 +71,9 @@ def find_binary() -> str:
 def server_command(binary: str, directory: Path, address: tuple[str, int] | None = None) -> list[str]:
     """Return the command of a server whose socket and log are in this directory.
 
-    If it has an address, the file with its password is there too. Memory is limited, and nothing is evicted:
-    when memory is full, messages are refused, and keys expire within seconds.
+    With an address (host and port), the server also listens there, and its password is in a file of the
+    directory. Memory is limited, and nothing is evicted: a full server refuses messages until keys expire,
+    which takes seconds.
     """
     options = {
         "port": str(address[1]) if address else "0",
@@ -97,7 +98,7 @@ def server_command(binary: str, directory: Path, address: tuple[str, int] | None
 
 
 def _bound_to(host: str) -> list[str]:
-    """Return the addresses to bind for this host. For :: add IPv4's, since a server takes :: as IPv6 only."""
+    """Return the addresses to bind for a host. For "::" add 0.0.0.0: the server takes "::" as IPv6 only."""
     return ["0.0.0.0", "::"] if host == "::" and socket.has_dualstack_ipv6() else [host]
 
 
@@ -214,7 +215,10 @@ def _take_lock(directory: Path) -> int | None:
 
 @contextmanager
 def _locked_directory(roots: list[Path]) -> Generator[Path]:
-    """Make a directory that this process has locked, in the first root that is writable and short enough."""
+    """Make a directory that this process has locked, and remove it after the block.
+
+    It is made in the first root that is writable, and whose path is short enough for a socket.
+    """
     reasons: list[str] = []
     for root in roots:
         if len(os.fsencode(root / f"{PREFIX}12345678" / _SOCKET)) > MAX_SOCKET_PATH:
@@ -286,7 +290,7 @@ def _kill_peer(link: socket.socket) -> None:
 
 
 def _free_address(listen: str) -> tuple[str, int]:
-    """Return HOST and PORT of an address, with a free port if none is given. Raises StartupError."""
+    """Return host and port of HOST or HOST:PORT, with a free port if none is given. Raises StartupError."""
     try:
         parts = urlsplit(f"//{listen}")
         host, port = parts.hostname or "", parts.port or 0

@@ -66,7 +66,7 @@ def run_lender(settings: LendSettings) -> int:
 
 
 def chosen(names: Sequence[str], known: Sequence[GgmlDevice]) -> list[GgmlDevice]:
-    """Return the devices of these names; without names all GPUs, or the CPU if there is none.
+    """Return the known devices with these names; without names all GPUs, or the CPU if there is none.
 
     Raises StartupError.
     """
@@ -82,7 +82,7 @@ def chosen(names: Sequence[str], known: Sequence[GgmlDevice]) -> list[GgmlDevice
 
 
 def announcement(lent: Sequence[GgmlDevice], host: str, port: int) -> list[str]:
-    """Return the lines printed at the start."""
+    """Return the lines to print at the start: what is lent, and how a lead can use it."""
     what = ", ".join(f"{one.name} ({one.description}, {one.free >> MIB_SHIFT} MiB)" for one in lent)
     reached = socket.gethostname() if host == EVERYWHERE else host
     lines = [f"duo lends {what} on {host}:{port}; on the other machine: duo up --rpc {reached}:{port}"]
@@ -107,5 +107,5 @@ def _address_to_bind(host: str, port: int) -> tuple[str, int]:
 
 
 def _stop_process(number: int, frame: FrameType | None) -> None:
-    """End the process, since llama.cpp's server cannot be stopped. Leads lose what they have here."""
+    """End the process, since llama.cpp's server cannot be stopped. Leads lose their tensors in it."""
     os._exit(0)

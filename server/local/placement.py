@@ -51,12 +51,12 @@ NO_DRAFTS = Placement(sync=False, gpu_layers=None, threads=1)
 
 
 def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes: int) -> Placement:
-    """Return where target and drafts are computed, by the sizes of the two models in bytes.
+    """Decide where target and drafts are computed, given the sizes of both models in bytes.
 
     Processes that share few cores, or a GPU, slow each other more than drafting beside the target gains
-    (docs/adr/0006). So if one of several GPUs has room for the target, the others are for drafters. If the
-    target has the only GPU, a small model drafts on the CPU, and a larger one in sync. Explicit settings are
-    kept.
+    (docs/adr/0006). So if one of several GPUs has room for the target, drafters get the others. If the target
+    has the only GPU, a small draft model runs on the CPU, and a larger one in the target's process. Explicit
+    settings are kept.
     """
     on_gpu = settings.gpu_layers != 0 and len(machine.gpus) > 0
     free = settings.draft_devices is None and not settings.rpc
@@ -91,10 +91,12 @@ def _leaves_open(settings: UpSettings) -> bool:
 def _separate_gpus(
     gpus: Sequence[int], target_bytes: int, draft_bytes: int
 ) -> tuple[int | None, tuple[int, ...]]:
-    """Return the GPU for the target, and those for drafters, most memory first.
+    """Return the index of the target's GPU, and the indices of the drafters' GPUs, most memory first.
 
-    The target gets the GPU with the most free memory, drafters the other GPUs that have room for their model.
-    Return None and no GPUs if there is no such other GPU, or if the target needs several.
+    The target gets the GPU with the most free memory. Drafters get the other GPUs with room for their model.
+    If there is none, or if the target needs several GPUs, return (None, ()).
+
+    gpus: Free memory of each GPU, in bytes.
     """
     first, *others = sorted(range(len(gpus)), key=lambda gpu: -gpus[gpu]) or [0]
     others = [gpu for gpu in others if gpus[gpu] >= ROOM * draft_bytes]

@@ -33,7 +33,7 @@ HERE, ELSEWHERE = "on this machine only", "from other machines too"
 
 
 def up(settings: UpSettings) -> int:
-    """Run until stopped; return the exit status. Raises StartupError."""
+    """Run duo up until asked to stop, and return the exit status. Raises StartupError."""
     if settings.draft_model and not settings.draft_model.is_file():
         raise StartupError(f"no model file at {settings.draft_model}: give a GGUF file with --draft-model")
     log_to(LogConsole(highlight=False), settings.log_format)
@@ -98,14 +98,17 @@ def _remark_without(settings: UpSettings) -> str:
 
 
 def _remark_on_cores(settings: UpSettings, machine: Machine, elsewhere: str | None) -> str:
-    """Return a remark on where the draft model runs on a machine with few cores."""
+    """Return a remark on where the draft model runs on a machine with few cores.
+
+    elsewhere: URL of the embedded Redis for other machines, if any.
+    """
     cores = f"{machine.n_cores} core{'s' if machine.n_cores > 1 else ''}"
     advice = "" if settings.redis or elsewhere else "; --redis-listen 0.0.0.0 lets another machine draft, too"
     return f"{cores}: the draft model runs inside the lead{advice}"
 
 
 def _reach_of(url: str) -> str:
-    """Return which machines can join at this URL."""
+    """Return, in words, which machines can join at this URL of Redis."""
     try:
         return HERE if ip_address(urlsplit(url).hostname or "").is_loopback else ELSEWHERE
     except ValueError:  # a host name, not a numeric address
@@ -141,7 +144,15 @@ def _for_drafters(settings: UpSettings, draft: Path | None) -> Path | None:
 def _site_with_joins(
     settings: UpSettings, site: Site, draft: Path | None, url: str, elsewhere: str | None
 ) -> Site:
-    """Return the site with the commands by which further drafters join."""
+    """Return the site with commands by which further drafters join.
+
+    Args:
+        settings: The settings.
+        site: The site, without these commands.
+        draft: The draft model on this machine, if any.
+        url: URL of Redis for drafters on this machine.
+        elsewhere: URL for drafters on other machines; None: no such URL is known.
+    """
     model, program = _for_drafters(settings, draft), _program_name()
     told = without_password(url)  # this line is logged
     site = replace(site, join=_join_command(settings, told, model, program))
@@ -165,7 +176,7 @@ def _program_name() -> str:
 
 
 def _program_elsewhere(program: str) -> str:
-    """Return the command for duo on another machine: if it is in .venv here, it is expected there, too."""
+    """Return the command for duo on another machine: in .venv/bin if this machine's `program` is there."""
     return ".venv/bin/duo" if program.endswith("/.venv/bin/duo") else "duo"
 
 

@@ -1,6 +1,6 @@
-"""Fetch pictures from other servers (--allow-remote-images): bounded, and from public addresses only.
+"""Fetch pictures from other servers (--allow-remote-images): within limits, from public addresses only.
 
-A connection goes to the address that was checked, whatever the name means a moment later.
+A connection goes to the address that was checked, even if the host's name has another address by then.
 """
 
 from __future__ import annotations
@@ -94,7 +94,10 @@ class RemotePictures:
         raise _RefusedError(f"its URL is redirected more than {MAX_REDIRECTS} times")
 
     def _answer(self, url: str, deadline: float) -> bytes | str:
-        """Return the file at the URL, or the URL that it is redirected to. Raises OSError and others."""
+        """Return the file at the URL as bytes, or the URL that it is redirected to as a text.
+
+        Raises OSError, ValueError or HTTPException.
+        """
         parts = urlsplit(url)
         if not is_remote(url) or not parts.hostname or parts.username is not None:
             raise _RefusedError("its URL has no http or https address, or a password")
@@ -124,7 +127,7 @@ class _RefusedError(ValueError):
 
 
 class _Pinned(http.client.HTTPConnection):
-    """A connection for a URL that goes to the given address, so the host's name is not looked up again."""
+    """A connection to a checked address of a URL's host, whose name is therefore not looked up again."""
 
     def __init__(self, parts: SplitResult, address: str, timeout_s: float) -> None:
         self._secure = parts.scheme.lower() == "https"

@@ -1,7 +1,7 @@
 """Translate the engine's positions to llama.cpp's for models with M-RoPE.
 
-There a picture advances the position by less than its number of rows. The engine counts rows, since each
-takes a cell; this module keeps where llama.cpp's count differs.
+In these models a picture advances llama.cpp's position by less than its number of rows. The engine counts
+rows, since each row takes a KV cell. So this module remembers where the pictures of each sequence are.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class GridSpan:
     n_rows: int
     position: int  # llama.cpp's position of the picture's first row
     n_positions: int  # from there to the row after the picture
-    n_read: int  # the picture's first rows, which are in the sequence
+    n_read: int  # number of rows, from the picture's first on, that are in the sequence
 
     @property
     def rows_to_end(self) -> int:
-        """Return the number of the sequence's rows up to the end of the picture."""
+        """Return the number of rows from the sequence's start to the picture's last row in it."""
         return self.start + self.n_read
 
     @property
     def position_behind(self) -> int:
-        """Return llama.cpp's position after the picture."""
+        """Return llama.cpp's position of the row after the picture."""
         return self.position + self.n_positions
 
 
@@ -106,7 +106,7 @@ class GridPositions(OverModel):
         return self._backend.intact(seq, self._position_of(seq, length))
 
     def _position_of(self, seq: int, length: int) -> int:
-        """Return the position in llama.cpp of the row after the first `length` ones."""
+        """Return llama.cpp's position of the row that follows a sequence's first `length` rows."""
         return _place_in(self._spans[seq], length)
 
 
@@ -118,7 +118,7 @@ def _place_in(spans: Sequence[GridSpan], length: int) -> int:
 
 
 def _spans_before(spans: Sequence[GridSpan], length: int) -> list[GridSpan]:
-    """Return the pictures in the first `length` rows. Raises BackendError if a picture ends after them."""
+    """Return the pictures in the first `length` rows. Raises BackendError if one continues after them."""
     kept = [span for span in spans if span.start < length]
     if kept and length < kept[-1].rows_to_end:
         raise BackendError("a part of a picture cannot be removed")

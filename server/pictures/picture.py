@@ -27,13 +27,13 @@ class PicturePart:
 class Picture:
     """A picture in a prompt: each of its positions has an id that no token has.
 
-    The ids are a hash of the pixels, so that caches of prompts know a picture by its ids.
+    The ids are a hash of the pixels, so that caches of prompts recognise a picture by its ids.
     """
 
     word: str  # stands for the picture in a text
     ids: tuple[int, ...]
     parts: tuple[PicturePart, ...]
-    places: dict[int, tuple[PicturePart, int]] = field(init=False)  # by id: its part, and the index in that
+    places: dict[int, tuple[PicturePart, int]] = field(init=False)  # by id: part, and index in the part
 
     def __post_init__(self) -> None:
         places = ((part, i) for part in self.parts for i in range(len(part)))
@@ -54,7 +54,7 @@ class Picture:
 
 
 def ids_of(digest: Sequence[int]) -> tuple[int, ...]:
-    """Return ids of positions, each of 30 bits of a hash.
+    """Return an id for each position of a picture, made of 30 bits of a hash.
 
     Args:
         digest: A hash of four bytes for each position.

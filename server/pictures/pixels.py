@@ -39,7 +39,7 @@ class Pixels:
 
 
 def picture_place(message: int, part: int) -> str:
-    """Return the field of a chat's picture, which errors name."""
+    """Return the field of the picture in a part of a message, both given by index. Errors name the field."""
     return f"messages.{message}.content.{part}.image_url"
 
 
@@ -70,7 +70,10 @@ def pixels_of(url: Any, place: str) -> Pixels:
 
 
 def base64_bytes(text: str, place: str, what: str) -> bytes:
-    """Decode a file from base64. Raises FieldError, which names `what`: a picture or sound."""
+    """Decode a client's file from base64. Raises FieldError for the field `place`.
+
+    what: Name of the file in the error: "picture" or "sound".
+    """
     if len(text) // 4 * 3 > MAX_FILE_BYTES:
         raise FieldError(place, f"a {what} may have {MAX_FILE_BYTES >> 20} MiB: send a smaller one")
     try:
@@ -94,7 +97,7 @@ def _high_byte(grey: Any) -> Any:
 
 
 def _eight_bits(picture: Any) -> Any:
-    """Scale greys of 16 bits to 8: Pillow's conversion would make every one above 255 white."""
+    """Scale a picture's 16-bit greys to 8 bits: Pillow's conversion would make all greys above 255 white."""
     if not picture.mode.startswith("I;16"):
         return picture
     scaled = picture.point(_high_byte, "L")

@@ -20,7 +20,7 @@ from server.pictures.pixels import Pixels
 from server.pictures.sounds import BYTES_A_SAMPLE, Sound
 
 _TEXT_CHUNK, _PICTURE_CHUNK, _SOUND_CHUNK = 0, 1, 2  # MTMD_INPUT_CHUNK_TYPE_TEXT, _IMAGE and _AUDIO
-_N_PLACES = 4  # positions of a row in a model with M-RoPE
+_N_PLACES = 4  # numbers in the position of a row in a model with M-RoPE
 _FAR = 1000  # a start, to see how a picture's positions depend on where the picture begins
 _SAMPLE = Pixels(1024, 1024, bytes(3 << 20))  # of usual size, to see how many rows a picture takes
 _SAMPLE_S = 30  # seconds of a sound, to see how many rows it takes
@@ -74,7 +74,7 @@ class Projector:
         self.identity = repr((path.name, at.st_size, at.st_mtime_ns)).encode()
 
     def _check(self, path: Path) -> None:
-        """Raise StartupError if pictures of this projector cannot be served."""
+        """Note what the projector reads. Raise StartupError if its pictures or sounds cannot be served."""
         mtmd = self._mtmd
         self.sees = bool(mtmd.mtmd_support_vision(self._handle))
         self.hears = bool(mtmd.mtmd_support_audio(self._handle))
@@ -110,7 +110,7 @@ class Projector:
         return self._read(given, lambda chunks: self._encode(chunks, check))
 
     def _read(self, given: Pixels | Sound, work: Callable[[list[Any]], Any]) -> Any:
-        """Return work(chunks of the picture or sound)."""
+        """Split a picture or sound into libmtmd's chunks, return work(chunks), and free the chunks."""
         mtmd, marker = self._mtmd, self._mtmd.mtmd_default_marker()
         text = mtmd.mtmd_input_text(marker, len(marker), False, True)
         chunks, bitmap = mtmd.mtmd_input_chunks_init(), self._bitmap(given)
@@ -126,7 +126,7 @@ class Projector:
             mtmd.mtmd_input_chunks_free(chunks)
 
     def _bitmap(self, given: Pixels | Sound) -> Any:
-        """Return libmtmd's copy of a picture or sound, to be freed."""
+        """Return libmtmd's copy of a picture or sound, which the caller must free."""
         kind: Any = ctypes.c_uint8 if isinstance(given, Pixels) else ctypes.c_float
         data = (kind * (len(given.data) // ctypes.sizeof(kind))).from_buffer_copy(given.data)
         if isinstance(given, Pixels):
@@ -134,7 +134,11 @@ class Projector:
         return self._mtmd.mtmd_bitmap_init_from_audio(len(data), data)
 
     def _checked_rows(self, chunks: list[Any]) -> int:
-        """Return the number of positions. Raises InvalidRequestError if one decode cannot have a chunk."""
+        """Return the number of positions of all chunks.
+
+        Raises:
+            InvalidRequestError: A chunk does not fit one decode, as it must, or a token is unknown.
+        """
         counts = [int(self._mtmd.mtmd_input_chunk_get_n_tokens(chunk)) for chunk in chunks]
         if any(token < 0 for chunk in chunks for token in self._tokens(chunk)):
             raise InvalidRequestError("the model's vocabulary lacks tokens that its pictures or sounds need")
@@ -156,7 +160,7 @@ class Projector:
         return [self._part_of(chunk) for chunk in chunks]
 
     def _tokens(self, chunk: Any) -> tuple[int, ...]:
-        """Return the tokens of a chunk, none if it is no text."""
+        """Return the tokens of a chunk, () if it is no text."""
         n = ctypes.c_size_t()
         tokens = self._mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
         return tuple(tokens[i] for i in range(n.value))
@@ -180,7 +184,7 @@ class Projector:
         """Return the positions of the rows of a picture or sound.
 
         Raises:
-            InvalidRequestError: Positions do not grow linearly with the picture's first position.
+            InvalidRequestError: They do not grow linearly with the position at which the picture begins.
         """
         if self._mtmd.mtmd_input_chunk_get_type(chunk) == _SOUND_CHUNK:  # one row after the other
             steps = np.tile(np.arange(n_rows, dtype=np.int32), (_N_PLACES, 1))
@@ -194,7 +198,10 @@ class Projector:
         return Grid(here, moves[:, :1].copy(), n)
 
     def _positions(self, tokens: Any, start: int, n_rows: int) -> npt.NDArray[np.int32]:
-        """Return the positions (time, row, column, other) of each row of a picture that begins at `start`."""
+        """Return the positions of a picture's rows if it begins at `start`: an array (4, n_rows).
+
+        Its first index stands for time, row, column and an unused number.
+        """
         of = self._mtmd.mtmd_image_tokens_get_decoder_pos
         found = [of(tokens, start, i) for i in range(n_rows)]
         return np.array([[one.t, one.y, one.x, one.z] for one in found], np.uint32).astype(np.int32).T

@@ -58,8 +58,8 @@ class Encoder(Protocol):
 class Pictures:
     """The known pictures and sounds of one model. Safe from any thread.
 
-    In prompts a sound is a picture: rows of embeddings, named by a word. A picture is forgotten once nothing
-    refers to it. References here keep the latest pictures.
+    Prompts treat a sound as a picture: rows of embeddings, for which a word stands. A picture is forgotten
+    once nothing refers to it. This object refers to the latest ones, up to most_bytes.
     """
 
     def __init__(self, encoder: Encoder, most_bytes: int = MAX_KEPT_BYTES) -> None:
@@ -75,7 +75,7 @@ class Pictures:
         self._lock = Lock()
 
     def of_sound(self, file: bytes, check: Callable[[int], None]) -> Picture:
-        """Return the sound in a file that sounds.py has checked, as of() does."""
+        """Return the sound in a file that sounds.py has checked, as a Picture; see of()."""
         sound = self._encoder.sound(file)
         check_samples(sound)
         return self.of(sound, check)
@@ -104,7 +104,7 @@ class Pictures:
         return known
 
     def pieces(self, text: str) -> list[str | Picture]:
-        """Return a text in pieces: the words of known pictures are replaced by the pictures."""
+        """Split a text at the words of known pictures, and return texts and pictures in order."""
         found, done = list[str | Picture](), 0
         for match in _WORD.finditer(text):
             if (picture := self._by_word.get(match[0])) is not None:
@@ -137,7 +137,7 @@ class Pictures:
         return tuple(found)
 
     def _word_of(self, ids: Sequence[int]) -> str:
-        """Return the word for a picture with these ids; without this process's secret nobody can forge it."""
+        """Return the word for a picture with these ids. Only this process, with its secret, can make it."""
         digest = hmac.digest(self._secret, repr(ids).encode(), "sha256").hex().encode()
         return "duoPicture" + digest[:32].translate(_LETTERS).decode()
 
@@ -156,7 +156,7 @@ class Pictures:
         return picture
 
     def _keep(self, picture: Picture) -> None:
-        """Count the picture as the latest, and forget the oldest ones."""
+        """Make this the latest picture, and drop references to the oldest ones beyond most_bytes."""
         if picture not in self._latest:
             self._n_bytes += picture.n_bytes
         self._latest[picture] = None

@@ -1,7 +1,7 @@
 """Check sounds that clients send, WAV and MP3 in base64, and pass only checked bytes to a decoder.
 
-A WAV gets a new header; of an MP3 only whole frames are passed on. So the sound's length follows only from
-the number of bytes, which is checked here.
+A WAV gets a new header; of an MP3 only whole frames are passed on. So the number of bytes alone determines
+the length of the decoded sound, and both are checked here.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class _Frame:
 
 
 def sound_place(message: int, part: int) -> str:
-    """Return the field of a chat's sound, which errors name."""
+    """Return the field of the sound in a part of a message, both given by index. Errors name the field."""
     return f"messages.{message}.content.{part}.input_audio"
 
 
 def sound_file(given: Any, place: str) -> bytes:
-    """Return a client's sound as a file for a decoder, with the same samples.
+    """Return a client's sound as a file that a decoder can be given.
 
     Args:
         given: The client's `input_audio`: data in base64, and a format.
@@ -118,7 +118,7 @@ def _check_length(seconds: float) -> None:
 
 
 def _checked_wav(data: bytes) -> bytes:
-    """Return a WAV with these samples and a plain header. Raises ValueError."""
+    """Return a WAV with the same samples and a plain header. Raises ValueError if it is not supported."""
     header = b""
     for name, body in _chunks(data):
         if name == b"fmt ":
@@ -129,7 +129,7 @@ def _checked_wav(data: bytes) -> bytes:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield name and bytes of a WAV's first chunks. Raises ValueError."""
+    """Yield (name, bytes) of a WAV's chunks, at most MAX_CHUNKS. Raises ValueError if it is damaged."""
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         raise ValueError("it begins otherwise")
     at = 12
@@ -147,7 +147,10 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _plain_wav(header: bytes, samples: bytes) -> bytes:
-    """Return a WAV with a header of 44 bytes. Raises ValueError if the given header is not supported."""
+    """Return a WAV of these samples with a plain header of 44 bytes.
+
+    header: The chunk "fmt " of the given WAV. Raises ValueError if it is not supported.
+    """
     if len(header) < 16:
         raise ValueError("it does not say how its samples are written")
     kind, channels, rate, _, align, bits = struct.unpack_from("<HHIIHH", header)
@@ -173,7 +176,7 @@ def _plain_wav(header: bytes, samples: bytes) -> bytes:
 
 
 def _checked_mp3(data: bytes) -> bytes:
-    """Return the whole frames of an MP3. Raises ValueError."""
+    """Return the whole frames of an MP3. Raises ValueError if it has none, or takes too short or long."""
     frames = list(_frames(data))
     if frames and _says_another_length(data, frames):
         del frames[0]
@@ -185,7 +188,7 @@ def _checked_mp3(data: bytes) -> bytes:
 
 
 def _frames(data: bytes) -> Iterator[_Frame]:
-    """Yield the frames that have another frame directly before or after them. Raises ValueError."""
+    """Yield the frames that touch another frame or the file's end. Raises ValueError beyond MAX_LOST."""
     at = _tag_size(data)
     kind, end, n_lost = None, -1, 0
     while (found := _FRAME.search(data, at)) is not None:
@@ -205,7 +208,10 @@ def _ends_well(data: bytes, frame: _Frame) -> bool:
 
 
 def _frame_at(data: bytes, start: int, kind: _Kind | None) -> _Frame | None:
-    """Return the whole frame of the others' kind that begins at `start`, None if there is none."""
+    """Return the whole frame that begins at `start`, None if there is none or if it has another kind.
+
+    kind: The kind of the frames before it; None: any.
+    """
     head = data[start : start + 4]
     if len(head) < 4 or not _FRAME.match(head) or head[2] >> 2 & 3 == 3:
         return None
@@ -218,7 +224,7 @@ def _frame_at(data: bytes, start: int, kind: _Kind | None) -> _Frame | None:
 
 
 def _tag_size(data: bytes) -> int:
-    """Return the length in bytes of an ID3 tag before the frames."""
+    """Return the length in bytes of an ID3 tag before the frames, 0 without a tag."""
     if data[:3] != b"ID3" or len(data) < 10:
         return 0
     a, b, c, d = (byte & 0x7F for byte in data[6:10])
@@ -226,7 +232,7 @@ def _tag_size(data: bytes) -> int:
 
 
 def _says_another_length(data: bytes, frames: list[_Frame]) -> bool:
-    """Return True if the first frame holds no sound, but states a wrong number of frames."""
+    """Return True if the first frame is a header (Xing or Info) that states a wrong number of frames."""
     first = frames[0]
     has_sum = not data[first.start + 1] & 1
     side = _SIDES[first.kind.version == _MPEG_1, first.kind.is_mono]

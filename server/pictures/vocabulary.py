@@ -1,4 +1,4 @@
-"""A vocabulary that reads the words of pictures: each becomes the ids of the picture's positions."""
+"""A vocabulary that also converts the words for pictures to the ids of the pictures' positions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from server.pictures.registry import Pictures
 
 
 class PictureVocabulary:
-    """Implements Vocabulary over a model's. A text on each side of a picture is tokenised on its own."""
+    """Implements Vocabulary over a model's. Texts before and after a picture are tokenised separately."""
 
     def __init__(self, vocabulary: Vocabulary, pictures: Pictures) -> None:
         self._vocabulary = vocabulary
@@ -29,7 +29,8 @@ class PictureVocabulary:
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return a token's bytes.
 
-        If `special` is True, a picture's first position gives the picture's word; its others are empty.
+        With `special`, the first position of a picture returns the word that stands for the picture in a
+        prompt. All other positions of pictures return b"".
         """
         if token < PICTURE_IDS:
             return self._vocabulary.piece(token, special=special)

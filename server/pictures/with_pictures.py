@@ -1,4 +1,4 @@
-"""Wrap a model so that it reads pictures: their positions in a batch are decoded from embeddings."""
+"""Wrap a model so that it reads pictures: it decodes their rows of a batch from embeddings."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class WithPictures(OverModel):
         return picture.places[token]
 
     def _read(self, batch: Batch, part: PicturePart, first: int) -> None:
-        """Evaluate consecutive rows of a part, from index `first` on."""
+        """Evaluate a batch of consecutive rows of a picture's part, from index `first` of the part on."""
         assert part.rows is not None
         step = len(batch) if part.whole else self.n_batch
         for start in range(0, len(batch), step):
@@ -84,7 +84,7 @@ def _runs(batch: Batch, places: Sequence[Place | None]) -> Iterator[tuple[int, i
 
 
 def _goes_on(batch: Batch, places: Sequence[Place | None], i: int) -> bool:
-    """Return True if row i can be decoded with the row before."""
+    """Return True if one decode may hold both row i and row i - 1."""
     (before, n_before), (part, n) = places[i - 1] or NO_PLACE, places[i] or NO_PLACE
     if before.rows is None or part.rows is None:
         return before.rows is part.rows

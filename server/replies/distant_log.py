@@ -20,7 +20,7 @@ class Entries(Protocol):
     """True once this process ends, so that readers must connect to another one."""
 
     async def entries(self, salt: str, id: str, start: str) -> list[Entry]:
-        """Return the next entries of a log, from an entry id (or "-") in Redis' notation."""
+        """Return the next entries of a log. `start` is where they begin, as in the command XRANGE."""
         ...
 
     async def is_written(self, salt: str, id: str) -> bool:
@@ -61,7 +61,7 @@ class DistantLog:
 
 
 class MovingLog:
-    """Implements LogReader for a log of this process that another process may continue during the read."""
+    """Implements LogReader for a log of this process that another process may continue while it is read."""
 
     def __init__(self, here: ReplyLog, there: LogReader) -> None:
         self._here = here

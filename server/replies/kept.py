@@ -50,13 +50,13 @@ class StoredResponse:
 
 
 def with_items(stored: StoredResponse, new: Sequence[Json]) -> StoredResponse:
-    """Return a conversation with more items."""
+    """Return a conversation with the items `new` added, except for those with an id that it has already."""
     there = {item.get("id") for item in stored.input_items}  # added by an earlier try whose answer was lost
     return replace(stored, input_items=[*stored.input_items, *(i for i in new if i.get("id") not in there)])
 
 
 def decoded(document: bytes) -> StoredResponse:
-    """Return the response that encoded() has written as this document."""
+    """Return the response that encoded() has converted to this document."""
     return StoredResponse(*orjson.loads(document))
 
 
@@ -70,7 +70,7 @@ class KeptBounds:
 
 
 class ResponseStore:
-    """A bounded memory that drops the least recently used response. For the event loop only.
+    """A memory of limited size that drops the least recently used response. For the event loop only.
 
     A response is found only under its own salt. Each response contains its whole conversation, so dropping
     one leaves the others complete.
@@ -82,7 +82,7 @@ class ResponseStore:
         dropped: Callable[[str, str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin empty. `dropped` is called with the salt and id of each removed response."""
+        """Begin empty. `dropped` gets salt and id of each dropped response; `clock` returns seconds."""
         self._bounds = bounds
         self._dropped = dropped
         self._clock = clock
@@ -102,7 +102,7 @@ class ResponseStore:
             n_beside: Bytes held elsewhere for the response that also count towards the limit.
 
         Returns:
-            False if the response alone exceeds the limit; then nothing has changed.
+            True if it is kept; False if it alone exceeds the limit, and nothing has changed.
         """
         size = len(stored.encoded()) + n_beside
         if size > self._bounds.most_bytes:

@@ -87,7 +87,7 @@ class _Part:
 
 
 class LogWriting:
-    """All logs that this process writes."""
+    """All logs that this process writes to Redis."""
 
     attempt: Attempt
 
@@ -127,7 +127,7 @@ class LogWriting:
         return (salt, id) in self._given_up
 
     def write_new(self, client: redis.Redis) -> bool:
-        """Write what is new, and renew the leases. Return True if a log has not ended."""
+        """Write new events, and renew leases that are due. Return True if this has to be called again."""
         if self._withdrawn:
             self._withdraw()
         if not self._logs:
@@ -158,7 +158,7 @@ class LogWriting:
         one.heard(part.n, outcome)
 
     def _withdraw(self) -> None:
-        """Prevent anybody from taking up the lost logs: their readers have seen more than Redis has."""
+        """Make lost logs unavailable to other leads, because their readers have seen more than Redis has."""
 
         def withdraw(client: redis.Redis) -> list[Outcome]:
             for one in self._withdrawn:
@@ -186,7 +186,7 @@ class LogWriting:
         return [self._finish_part(client, part, answer) for part, answer in zip(due, answers, strict=True)]
 
     def _queue_part(self, pipe: Any, part: _Part, *, renews: bool) -> list[str]:
-        """Queue the commands that write a part; return a name for each command."""
+        """Queue the commands that write a part, and return their names. `renews`: also renew its keys."""
         one, log, queued = part.of, part.of.log, list[str]()
         key = self._names.log(one.salt, one.id)
         if part.n > one.n_sent:
@@ -214,7 +214,10 @@ class LogWriting:
         return queued
 
     def _finish_part(self, client: redis.Redis, part: _Part, answer: dict[str, Any]) -> Outcome:
-        """Return the outcome of a part, given the answers to its commands; finish or renew its lease."""
+        """Return the outcome of writing a part, and renew or remove its lease.
+
+        answer: What Redis has answered to each of its commands, by the names that _queue_part() returned.
+        """
         one, n_events = part.of, part.of.log.last[part.n - 1] + 1 if part.n else 0
         if answer.get("added", True) is None:
             return "lost"
@@ -240,7 +243,10 @@ class LogWriting:
         return "goes on"
 
     def _claim(self, client: redis.Redis, one: Written, said: bytes, ms: int) -> bool:
-        """Set the lease to `said` for `ms` milliseconds; False if another process has taken up the log."""
+        """Set the lease to `said` for `ms` milliseconds, unless another process has taken up the log.
+
+        Returns True if the lease is set.
+        """
         with client.pipeline(transaction=True) as pipe:
             pipe.watch(self._names.log(one.salt, one.id))
             if self._is_fenced(pipe, one):
@@ -261,9 +267,10 @@ class LogWriting:
 
 
 def ask_to_cancel(client: redis.Redis, key: str) -> bool:
-    """Ask the writer with the lease at this key to cancel its reply; return False without a writer.
+    """Ask the writer with the lease at this key to cancel its reply; return False if there is no writer.
 
-    The lease keeps its end, and LEFT stays, so this does not delay another process that takes the log up.
+    The lease still expires at its former time, and a lease LEFT is not changed. So this does not delay
+    another process that takes up the log.
     """
     with client.pipeline(transaction=True) as pipe, contextlib.suppress(WatchError):
         pipe.watch(key)
@@ -281,7 +288,7 @@ def last_term(entries: Sequence[tuple[bytes, Any]]) -> int:
 
 
 def _checked(reply: Any) -> Any:
-    """Return a reply of Redis, _REFUSED for an entry whose id is too small; raise other errors."""
+    """Return a reply of Redis: _REFUSED if an entry's id was too small. Raises all other errors of Redis."""
     if isinstance(reply, Exception):
         if "equal or smaller" in str(reply):
             return _REFUSED

@@ -79,7 +79,7 @@ class MemoryStore:
         return log
 
     def hold_log(self, salt: str, id: str, log: ReplyLog) -> None:
-        """Make a log readable by this id."""
+        """Keep a log, so that held_log() finds it by this id."""
         self._logs[salt, id] = log
 
     def has_log(self, salt: str, id: str) -> bool:
@@ -94,7 +94,7 @@ class MemoryStore:
         return self.held_log(salt, id)
 
     async def cancel(self, salt: str, id: str) -> bool:
-        """Return False: every log is written in this process, where the caller can cancel the reply."""
+        """Return True if the log is being written: in this process, where the caller can cancel the reply."""
         return await self.is_written(salt, id)
 
     async def is_written(self, salt: str, id: str) -> bool:

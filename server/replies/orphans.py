@@ -1,7 +1,7 @@
 """Take up unfinished replies of dead leads.
 
-Each reply is continued by one lead of the same group (leads of a pool with equal model and options). Used on
-RedisLink's thread.
+Such a reply is called an orphan, and one lead of the same group continues it. A group consists of the leads
+of a pool that have equal model and options. For RedisLink's thread only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from server.replies.redis_names import END, EVENTS, LEFT, RECIPE, STATES, TAKEN,
 from server.replies.reply_log import ReplyLog
 
 LEAD_MS = 3000  # milliseconds after which a lead that does not poll is dropped as a member: six missed polls
-MOST_TERMS = 16  # writers of one reply: a reply that crashes its lead must not crash all leads of a pool
+MOST_TERMS = 16  # maximum writers of a reply: a reply that crashes its lead must not crash a whole pool
 READ_ENTRIES = 256  # entries of a log read at a time: 10 s of tokens, with one entry per GATHER_S
 
 Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes]]]
@@ -59,7 +59,7 @@ class Orphans:
         Args:
             names: Names of the pool's keys.
             group: Digest of model and options, equal for all leads of the group.
-            name: Name of this lead, which no other one has.
+            name: Name of this lead, unique in the group.
             own: Returns the scoped ids of the logs that this process writes.
         """
         self._names = names

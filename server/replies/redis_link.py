@@ -81,7 +81,7 @@ class RedisLink:
         return answer
 
     def attempt(self, work: Callable[[redis.Redis], T]) -> T:
-        """Return work(client), repeated for PATIENCE_S in an outage. For the thread only.
+        """Return work(client); while Redis fails, try again for PATIENCE_S. For the link's thread only.
 
         Raises:
             StoreError: Redis does not answer, or refuses.

@@ -65,7 +65,7 @@ class ReplyNames:
         return f"duo:{{{self.pool}}}:reply:lead:{digest(group)}:{name}"
 
     def holders(self, salt: str, item_id: str) -> str:
-        """Return the key of the set of responses with this item; item ids are hashed: clients choose them."""
+        """Return the key of the set of responses with this item. Its id is hashed: clients choose it."""
         return f"{self.response(salt, digest(item_id))}:in"
 
     def holders_beside(self, scoped_id: str, item_id: str) -> str:
@@ -90,7 +90,7 @@ def owner_of(scoped_id: str) -> str:
 
 
 def entry_id(term: int, n_events: int, after: int = 0) -> str:
-    """Return the id of the entry after which the log has n_events events; `after` is 1 for the log's end."""
+    """Return the id of the entry that raises a log to n_events events; after=1: of the entry at its end."""
     return f"{(term << _TERM_SHIFT) + n_events}-{after}"
 
 
@@ -101,7 +101,7 @@ def of_entry(id: bytes) -> tuple[int, int]:
 
 
 def is_id(id: str) -> bool:
-    """Return True if this can be the id of a response. Keys may only be made of such ids."""
+    """Return True if this can be the id of a response. Make keys only of such ids."""
     return _ID.fullmatch(id) is not None
 
 

@@ -215,7 +215,7 @@ class RedisStore:
         self._drop_excess(client, owner, all_held)
 
     def _queue_put(self, pipe: Any, owner: Owner, stored: StoredResponse, document: bytes, size: int) -> None:
-        """Queue the commands that keep a response; the last one returns everything its API key now holds."""
+        """Queue the commands that keep a response of `size` bytes; the last returns its API key's hash."""
         ttl = round(self._bounds.kept_s * 1e3)
         held = self._names.held(owner.tenant)
         pipe.set(self._names.response(owner.salt, stored.id), document, px=ttl)
@@ -298,7 +298,7 @@ class RedisStore:
         return self._loop
 
     def _note_put(self, owner: Owner, stored: StoredResponse, done: Future[None]) -> None:
-        """Keep a response in this process if Redis failed to keep it, or if its log is in this process."""
+        """Keep a response here if its put (`done`) failed, or if its log is here; else forget it here."""
         if done.exception() is not None or self._beside.has_log(owner.salt, stored.id):
             self._beside.put(owner, stored)
         else:
@@ -334,7 +334,7 @@ class RedisStore:
 
 
 def _size(stored: StoredResponse, document: bytes) -> int:
-    """Return the bytes that a response takes in Redis, with the names of its items."""
+    """Return the bytes that a response, encoded as `document`, takes in Redis with its items' names."""
     return len(document) + ITEM_BYTES * len(stored.items_by_id)
 
 

@@ -33,7 +33,7 @@ class LogReader(Protocol):
             after: -1 for all events; the first event of a log has the number 0.
 
         Raises:
-            OtherEventsError: `after` is the number of an event in a lost log, not in this one.
+            OtherEventsError: Event `after` was lost, and differs from the event of this log.
             LostReplyError: The log breaks off: its writer is gone.
             StoreError: The store does not answer.
         """
@@ -64,7 +64,7 @@ class ReplyLog:
         self._readers: list[asyncio.Future[None]] = []
 
     def append(self, chunk: bytes, state: bytes = b"") -> None:
-        """Add a chunk that consists of one or more whole events."""
+        """Add a chunk of one or more whole events; `state` is JSON needed to continue after it, if any."""
         if self._n_common is not None:
             chunk = _renumbered(chunk)
         self.n_events += chunk.count(EVENT_END)
@@ -81,7 +81,10 @@ class ReplyLog:
         self._tell()
 
     def lose(self) -> None:
-        """Release all chunks to readers from now on: the store has lost a part of the log."""
+        """Note that the store has lost a part of the log: from now on readers get all chunks.
+
+        Events that readers have not got yet are renumbered, see UNSTORED.
+        """
         self.lost = True
         if self.guarded:
             self.guarded = False
@@ -92,7 +95,11 @@ class ReplyLog:
         self._tell()
 
     def _index_after(self, after: int) -> int:
-        """Return the index of the event with this number. Raises OtherEventsError."""
+        """Convert an event number, as sent to a client, to an index in this log.
+
+        Raises:
+            OtherEventsError: The client has read events that this log does not have.
+        """
         if after >= UNSTORED:
             after -= UNSTORED
             if self._n_common is None or after < self._n_common:
@@ -136,7 +143,7 @@ class ReplyLog:
 
     @property
     def has_events(self) -> bool:
-        """True if there is an event that readers may have."""
+        """Return True if there is an event that readers may have."""
         return bool(self._n_shown if self.guarded else self.chunks)
 
     async def begun(self) -> None:

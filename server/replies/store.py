@@ -42,7 +42,7 @@ class Orphan:
 
 
 class ReplyStore(Protocol):
-    """Keeps responses and logs. For the event loop only. get() finds everything that was put before it.
+    """Keeps responses and logs. For the event loop only. get() finds whatever was put before the call.
 
     Async methods, except flush() and close(), raise StoreError if the store does not answer.
     """
@@ -112,5 +112,5 @@ class ReplyStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Wait as flush() does, and release the store's connections."""
+        """Wait until every put so far has succeeded or failed, and release the store's connections."""
         ...

@@ -17,14 +17,14 @@ from server.sampling.noise import gumbel
 from server.sampling.peaks import Peaks
 
 TINY = 1e-6  # temperature: a smaller one counts as 0, since logits divided by it may be infinite
-_MAX_CANDIDATES_KEPT = 4_096  # candidates: more are drawn faster from a whole row
+_MAX_CANDIDATES_KEPT = 4_096  # maximum candidates that are drawn directly; a whole row is faster for more
 
 
 class Candidates:
-    """Tokens that can still be drawn, at least one. Mutable; the given array is not written to."""
+    """The tokens (at least one) that can still be drawn, and their logits. Never writes to the given row."""
 
     def __init__(self, row: npt.NDArray[np.float32]):
-        self.ids: Ids | None = None
+        self.ids: Ids | None = None  # ascending token ids; None: all tokens
         self.logits: Logits = row
         self._n_vocab = len(row)
 
@@ -49,7 +49,8 @@ class Candidates:
         """Look for `tokens` among the candidates.
 
         Returns:
-            The indices of those that are candidates, and for each of `tokens` whether it is one.
+            The indices of the candidates found, in the order of `tokens`; and a bool for each of `tokens`,
+            True if it is a candidate.
         """
         if self.ids is None:
             return tokens, np.ones(len(tokens), np.bool_)
@@ -58,7 +59,7 @@ class Candidates:
         return at[found], found
 
     def replace(self, at: Ids, values: npt.NDArray[np.floating]) -> None:
-        """Set the logits at these indices."""
+        """Set the logits at these indices to `values`."""
         self.logits = self.logits.copy()
         self.logits[at] = values
 
@@ -72,7 +73,7 @@ class Candidates:
         return Distribution(ids, softmax(self.logits.astype(np.float64)))
 
     def choose(self, seed: int, position: int) -> int:
-        """Draw a candidate from the softmax of all; return its index."""
+        """Draw from the softmax of the logits, with the noise of `seed` and `position`; return an index."""
         if self.ids is None:
             return draw_softmax(self.logits, seed, position)
         if len(self) > _MAX_CANDIDATES_KEPT:
@@ -93,7 +94,7 @@ def top_k(c: Candidates, k: int) -> None:
 
 
 def top_p(c: Candidates, p: float) -> None:
-    """Keep the fewest likeliest candidates that together reach a probability of p."""
+    """Keep the likeliest candidates: as few as together have a probability of at least p."""
     logits = c.logits.astype(np.float64)
     c.keep(np.flatnonzero(logits >= nucleus_floor(logits, p)))
 
@@ -111,7 +112,7 @@ def top_n_sigma(c: Candidates, n: float) -> None:
 
 
 def typical_p(c: Candidates, p: float) -> None:
-    """Keep the fewest candidates, nearest to the entropy in surprise, that together exceed probability p.
+    """Keep the candidates with a surprise near the entropy: as few as together have a probability above p.
 
     This is locally typical sampling (arXiv:2202.00666).
     """
@@ -123,9 +124,9 @@ def typical_p(c: Candidates, p: float) -> None:
 
 
 def xtc(c: Candidates, threshold: float) -> None:
-    """Drop all candidates of at least this probability except the least likely of them.
+    """Drop each candidate with a probability of at least `threshold`, except the least likely one of these.
 
-    The last among equals counts as the least likely. The caller decides by chance whether to call this.
+    On a tie, the last one is kept. The caller decides by chance whether to call this.
     """
     likely = np.flatnonzero(softmax(c.logits.astype(np.float64)) >= threshold)
     if len(likely) > 1:
@@ -134,13 +135,13 @@ def xtc(c: Candidates, threshold: float) -> None:
 
 
 def temperature(c: Candidates, value: float, spread: float, exponent: float) -> None:
-    """Divide the logits by the temperature; if it is below TINY, keep only the first likeliest candidate.
+    """Divide the logits by the temperature. If it is below TINY, keep only the likeliest candidate instead.
 
     Args:
         c: Changed in place.
         value: The temperature.
         spread: If above 0, the temperature grows with the entropy, from value - spread to value + spread.
-        exponent: Power to which the entropy, as a fraction of the largest possible, is raised.
+        exponent: The temperature grows with this power of entropy / largest possible entropy.
     """
     if spread > 0.0:
         if len(c) < 2:

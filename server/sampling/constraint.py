@@ -17,24 +17,23 @@ class Constraint(Protocol):
         ...
 
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Return a mask, (vocab size,), of the tokens that may come next, at least one."""
+        """Return an array, (vocab size,), that is True for tokens that may come next: at least one token."""
         ...
 
     def accept(self, token: int) -> None:
         """Advance the state by a committed token.
 
-        A token that is not allowed, such as a stop token, ends the constraint: all tokens are allowed after
-        it.
+        A token that ends the text, or is not allowed, ends the constraint: all tokens are allowed after it.
         """
         ...
 
     def forced(self) -> tuple[int, ...]:
-        """Return the tokens that must follow now, as far as the grammar knows them."""
+        """Return tokens that spell the text that must come next; empty if the next text is not certain."""
         ...
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        """Return how many of `tokens`, from the first on, may follow; an estimate if the grammar cannot tell.
+        """Return the length of the longest prefix of `tokens` that may come next.
 
-        Does not change the results of allows() and mask(), now or later.
+        It is an estimate if the grammar cannot tell. Never changes what allows() and mask() return.
         """
         ...

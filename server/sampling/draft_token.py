@@ -1,6 +1,7 @@
 """Guess the token that the target will draw, from a draft model's row of logits. Pure.
 
-Confidences are estimates, made without a pass over the vocabulary: the lead learns how often each is right.
+Confidences are estimates, made without another pass over the vocabulary. The lead learns how often guesses of
+each confidence are accepted (hits.py).
 """
 
 from __future__ import annotations
@@ -37,9 +38,14 @@ class DraftGuess(NamedTuple):
 
 
 def guess(row: Row, params: SamplingParams, position: int, *, second: bool) -> DraftGuess:
-    """Return the result of draw() and its probability at temperature 1.
+    """Guess the token that draw() returns for this row. The confidence is its probability at temperature 1.
 
-    If `second`, add the likeliest other token, which is right more often than the runner-up of the draw.
+    Args:
+        row: Logits, (vocab size,).
+        params: The request's filters, temperature and seed.
+        position: Index of the guessed token in the sequence.
+        second: True: also guess the likeliest other token, which is right more often than the token with the
+            second best score of the draw.
     """
     peaks = Peaks(row)
     if not math.isfinite(peaks.top):  # a model that computes nonsense

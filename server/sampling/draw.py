@@ -1,7 +1,7 @@
 """Draw one token from one row of logits. Pure: the same row, parameters and position give the same token.
 
-It works on the few tokens that can win: one pass over the vocabulary finds the row's peaks (peaks.py), at
-most one more finds the others near the top. No Python loop runs over the vocabulary.
+Only the few tokens that can win are scored. One pass over the vocabulary finds the row's peaks (peaks.py). At
+most one more pass finds other tokens with large logits. No Python loop runs over the vocabulary.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from server.sampling.race import Floats, race
 Row: TypeAlias = npt.NDArray[np.float32]
 
 _WINDOWS = (2.0, 4.0, 7.0, 12.0, 24.0)  # distances in logits from the top within which the nucleus is sought
-_FEW_LOGITS = 8  # logits that may suffice to know what filters leave
+_FEW_LOGITS = 8  # number of the largest logits, which often determine what the filters leave
 _SUM_ERROR = 1e-9  # bound of the rounding error of sums of weights
-_SORTED_WHOLE = 512  # logits that are sorted without finding the edge first
+_SORTED_WHOLE = 512  # maximum logits that are all sorted; of more, only those near the edge are
 
 
 class Distribution(NamedTuple):
@@ -38,7 +38,7 @@ class Distribution(NamedTuple):
 
 
 def draw(row: Row, params: SamplingParams, position: int) -> int:
-    """Return the token that is drawn for `position`, its index in the sequence.
+    """Return the token that is drawn for the index `position` of the sequence.
 
     At temperature 0 this is the token with the largest logit (on a tie, the lowest id). Otherwise it is the
     argmax of logit / temperature + Gumbel noise over the filtered tokens: an exact sample of the softmax.
@@ -46,7 +46,7 @@ def draw(row: Row, params: SamplingParams, position: int) -> int:
     Args:
         row: Logits, (vocab size,).
         params: The filters, the temperature and the seed.
-        position: The key of the noise.
+        position: Index of the drawn token in the sequence. The noise depends on seed and position.
     """
     if params.temperature <= 0.0 or params.top_k == 1:
         return int(row.argmax())
@@ -54,7 +54,7 @@ def draw(row: Row, params: SamplingParams, position: int) -> int:
 
 
 def draw_from(peaks: Peaks, params: SamplingParams, position: int) -> int:
-    """Draw at a temperature above 0, from a row whose peaks are known."""
+    """Return what draw() returns for the row of these peaks. The temperature must be above 0."""
     temperature, seed = params.temperature, params.seed
     if params.top_k <= 0:
         return race(peaks, temperature, seed, position, _nucleus_edge(peaks, params))
@@ -66,7 +66,10 @@ def draw_from(peaks: Peaks, params: SamplingParams, position: int) -> int:
 
 
 def draw_softmax(logits: Logits, seed: int, position: int) -> int:
-    """Return the token for `position` from the softmax of these logits; minus infinity is never drawn."""
+    """Draw a token from the softmax of the logits, with the noise of `seed` and `position`.
+
+    Tokens with a logit of minus infinity are never drawn.
+    """
     return race(Peaks(logits), 1.0, seed, position, -math.inf)
 
 
@@ -95,9 +98,9 @@ def _min_p_floor(top: float, min_p: float) -> float:
 
 
 def _filtered_tokens(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
-    """Return the tokens that top_k, top_p and min_p keep, and their logits.
+    """Return the ids of the tokens that top_k, top_p and min_p keep, and their logits.
 
-    Ties with the least likely token that is kept are kept as well.
+    Tokens with the same logit as the least likely kept token are kept too.
     """
     floor = _min_p_floor(peaks.top, params.min_p)
     near = peaks.few_above(floor, min(_FEW_LOGITS, params.top_k)) if floor > -math.inf else None
@@ -144,7 +147,7 @@ def _sure_edge(near: list[float], floor: float, params: SamplingParams) -> float
 
 
 def _sorted_floor(ascending: Floats, top_p: float) -> float:
-    """Return nucleus_floor() of sorted logits."""
+    """Return what nucleus_floor() returns, for logits in ascending order; faster if they are few."""
     if top_p >= 1.0 or len(ascending) > _SORTED_WHOLE:
         return nucleus_floor(ascending, top_p)
     weights = np.exp(ascending - ascending[-1])
@@ -153,7 +156,7 @@ def _sorted_floor(ascending: Floats, top_p: float) -> float:
 
 
 def _nucleus_edge(peaks: Peaks, params: SamplingParams) -> float:
-    """Return the smallest logit that top_p and min_p keep (without top_k). Looks near the top first."""
+    """Return a threshold: top_p and min_p keep exactly the logits that are not below it. Ignores top_k."""
     row, top = peaks.row, peaks.top
     floor = _min_p_floor(top, params.min_p)
     if params.top_p >= 1.0:
@@ -185,11 +188,15 @@ def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> fl
 def head_floor(
     values: Floats, weights: Floats, wanted: float, side: Literal["left", "right"] = "left"
 ) -> float:
-    """Return the smallest of the fewest largest values whose weights sum to `wanted`.
+    """Take values, largest first, until their weights sum to `wanted`; return the last value taken.
 
-    Values are taken, largest first, until their weights sum to at least `wanted`, or with side "right" to
-    more than `wanted`. The last value taken is returned. Among many values, only those near the result are
-    sorted.
+    Of many values, only those near the result are sorted.
+
+    Args:
+        values: The values, in any order.
+        weights: The weight of each value.
+        wanted: The sum of weights.
+        side: "left": stop at a sum of at least `wanted`; "right": stop at a sum above `wanted`.
     """
     before = 0.0
     if len(values) > _SORTED_WHOLE:

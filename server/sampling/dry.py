@@ -1,6 +1,6 @@
 """Penalise repetitions as llama.cpp's DRY ("don't repeat yourself") sampler does.
 
-A token that would continue a repetition is penalised by the repetition's length.
+The penalty of a token grows with the length of the repetition that the token would continue.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from server.sampling.draw import Floats, Ids
 from server.sampling.params import SamplingParams
 
 _LARGEST_EXPONENT = math.log(float(np.finfo(np.float32).max))  # a penalty is a float32 in llama.cpp
-_LARGEST = 1e30  # a penalty: as good as a ban, without overflow
+_LARGEST = 1e30  # maximum penalty: as good as a ban, without overflow
 
 
 class Dry:
-    """Remembers the last `dry_penalty_last_n` tokens (-1: all) of one generation, including the prompt."""
+    """DRY penalties of one generation.
+
+    Repetitions are sought in its last `dry_penalty_last_n` tokens (-1: all), including the prompt.
+    """
 
     def __init__(self, params: SamplingParams, history: Sequence[int]):
         self._params = params
@@ -35,7 +38,7 @@ class Dry:
         self._single = np.array(sorted(single), np.int64)
 
     def accept(self, token: int) -> None:
-        """Append a committed token to those in which repetitions are sought."""
+        """Add a committed token."""
         self._tokens.append(token)
 
     def apply(self, c: Candidates) -> None:
@@ -63,10 +66,10 @@ class Dry:
         return tokens[~breaks], penalties[~breaks]
 
     def _repeat_lengths(self, newest_first: Ids) -> Ids:
-        """Return the length of the repetition at each position; index k means k tokens before the newest.
+        """Return the length of the repetition that ends at each position, 0 without one.
 
-        A repetition is a run that ends at that position and equals the newest tokens. Lengths are limited to
-        the length that gives the largest penalty.
+        A repetition is a run of tokens that equals the newest tokens. Index k of argument and result is the
+        position k tokens before the newest one. Lengths stop at the one that gives the largest penalty.
         """
         longest = self._params.dry_allowed_length + self._largest_exponent(len(newest_first))
         lengths = np.zeros(len(newest_first), np.int64)
@@ -80,7 +83,12 @@ class Dry:
         return lengths
 
     def _n_unbroken(self, newest_first: Ids, far: int) -> int:
-        """Return the number of tokens after the last sequence breaker, ignoring breakers beyond `far`."""
+        """Return the number of tokens after the last sequence breaker, which no repetition crosses.
+
+        Args:
+            newest_first: The tokens.
+            far: Length of the longest repetition; breakers before it are ignored.
+        """
         reach = min(len(newest_first), far + self._longest_tail + 1)
         recent: list[int] = newest_first[:reach].tolist() if self._breakers else []
         for i, token in enumerate(recent):

@@ -9,17 +9,18 @@ from server.sampling.draw import Floats, Ids, softmax
 from server.sampling.params import Pieces
 
 LIKELY = 0.2
-"""Probability, llama.cpp's, of a likely token; a text without any likely token ends."""
+"""Minimum probability of a likely token, as in llama.cpp. A text that has no likely token ends."""
 MAX_COMPARED = 256
 """Number of the likeliest candidates that are compared with each other; llama.cpp compares all. At most five
 candidates can reach LIKELY, so a limit of half or twice as many changes little except the time."""
 
 
 def infill(c: Candidates, pieces: Pieces, end: int | None) -> None:
-    """Keep the tokens that end a text; unless an end is likely, keep the other likely tokens too.
+    """Keep only end tokens (`pieces.eog`) if an end is likely, else end tokens and likely tokens.
 
-    If the text of one token begins with that of another, the likelier one gets the probability of both. If no
-    token is likely, only `end` is kept, or the likeliest token if `end` is None.
+    Before likely tokens are chosen, tokens are merged if the text of one begins with the text of the other:
+    the likelier one gets the probability of both. If no token is likely then, only `end` is kept, or the
+    likeliest token if `end` is None.
     """
     order = np.argsort(-c.logits, kind="stable")
     probabilities = softmax(c.logits.astype(np.float64))[order]
@@ -40,9 +41,9 @@ def infill(c: Candidates, pieces: Pieces, end: int | None) -> None:
 
 
 def _merge_prefixes(probabilities: Floats, texts: list[bytes]) -> None:
-    """If the text of one token begins with that of another, give both probabilities to the likelier one.
+    """Change `probabilities`: if the text of one token begins with the text of another token, merge them.
 
-    The other one gets probability 0.
+    The likelier token gets the probability of both, the other token gets 0.
     """
     gone: set[int] = set()
     for i, text in enumerate(texts):

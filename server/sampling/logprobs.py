@@ -15,7 +15,7 @@ FLOOR = -9999.0  # instead of minus infinity, which JSON lacks: OpenAI's value
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Log probabilities of a token and of others: natural logarithms, finite."""
+    """Natural log probabilities, all finite, of a chosen token and of other tokens at the same position."""
 
     token: int
     logprob: float
@@ -26,7 +26,7 @@ class TokenLogprobs:
 def token_logprobs(
     row: npt.NDArray[np.float32], token: int, n_top: int, among: Sequence[int] = ()
 ) -> TokenLogprobs:
-    """Return the logprobs of a token and of others.
+    """Return the logprobs of a chosen token and of other tokens, from the model's logits.
 
     Args:
         row: Logits, (vocab size,), as the model gave them, at temperature 1 and unfiltered.
@@ -50,7 +50,10 @@ def token_logprobs(
 
 
 def drawn_logprobs(distribution: Distribution, token: int, n_top: int) -> TokenLogprobs:
-    """Return logprobs by the distribution that the token was drawn from; tokens outside it are omitted."""
+    """Return logprobs in the distribution from which `token` was drawn.
+
+    The n_top likeliest tokens are reported, except tokens with probability 0.
+    """
     ids, shares = distribution
     order = np.lexsort((ids, -shares))[:n_top]
     best = tuple((int(ids[i]), float(np.log(shares[i]))) for i in order if shares[i] > 0.0)

@@ -18,7 +18,7 @@ _M = 100  # tokens from which version 1 estimates the exponent of Zipf's law, as
 
 
 class Mirostat:
-    """State of one generation: mu, the largest surprise of a token, in bits."""
+    """State of one generation: mu, the maximum surprise, in bits, of a token that may be drawn."""
 
     def __init__(self, params: SamplingParams):
         self._params = params
@@ -26,7 +26,7 @@ class Mirostat:
         self.mus: list[float] | None = None  # gets mu after each token, if somebody wants to know
 
     def choose(self, c: Candidates, n_vocab: int, position: int) -> tuple[int, float]:
-        """Draw a token, and return it with its surprise in bits. Filters c; does not change mu."""
+        """Draw a token for `position`; return it with its surprise in bits. Filters c; does not change mu."""
         if self._params.mirostat == 1:
             top_k(c, _zipf_k(c, self.mu, n_vocab))
         else:
@@ -35,16 +35,17 @@ class Mirostat:
         return c.token(at), -math.log2(float(softmax(c.logits.astype(np.float64))[at]))
 
     def learn(self, surprise: float) -> None:
-        """Adapt mu to the surprise of a committed token."""
+        """Adapt mu to the surprise, in bits, of a committed token."""
         self.mu -= self._params.mirostat_eta * (surprise - self._params.mirostat_tau)
         if self.mus is not None:
             self.mus.append(self.mu)
 
 
 def _zipf_k(c: Candidates, mu: float, n_vocab: int) -> int:
-    """Return the number of tokens with a surprise of at most mu, if probabilities follow Zipf's law.
+    """Return the number of tokens with a surprise of at most mu bits, assuming Zipf's law.
 
-    With an exponent s fitted to the likeliest tokens, k = ((s - 1) 2^mu / (1 - N^(1 - s)))^(1 / s).
+    It is k = ((s - 1) 2^mu / (1 - N^(1 - s)))^(1 / s), where s is the exponent fitted to the likeliest tokens
+    and N is n_vocab.
     """
     if len(c) < 2:
         return 1
@@ -61,7 +62,7 @@ def _zipf_k(c: Candidates, mu: float, n_vocab: int) -> int:
 
 
 def _truncate_surprising(c: Candidates, mu: float) -> None:
-    """Keep the tokens whose surprise is at most mu, or at least the likeliest token."""
+    """Keep the tokens with a surprise of at most mu bits; if there are none, keep the likeliest token."""
     top = float(c.logits.max())
     total = top + math.log(float(np.exp(c.logits - c.logits.dtype.type(top)).sum(dtype=np.float64)))
     c.keep(np.flatnonzero(c.logits >= min(top, total - mu * math.log(2.0))))

@@ -29,8 +29,8 @@ _U64_GOLDEN, _U64_A, _U64_B = np.uint64(_GOLDEN), np.uint64(_A), np.uint64(_B)
 _U64_27, _U64_30, _U64_33 = np.uint64(27), np.uint64(30), np.uint64(33)
 _GAPS = 0x67617073  # the purpose of numbers that choose tail tokens
 _BLOCK_POSITIONS = 16  # positions whose tail tokens are found at once: costs little more than one position
-_CACHED = 64  # blocks: those of 64 sessions
-_QUICK_IN_PYTHON = 16  # tokens: as many are faster in Python than in numpy
+_CACHED = 64  # entries of each cache: one for each of 64 sessions
+_QUICK_IN_PYTHON = 16  # maximum tokens for which Python is faster than numpy
 
 RARITY = 1024
 TAIL_MIN = -math.log(-math.log1p(-1.0 / RARITY))  # minimum noise of tail tokens, maximum of all others (6.93)
@@ -46,7 +46,7 @@ class Noise(NamedTuple):
 
 
 def mix(value: int) -> int:
-    """Return the value after the 64-bit finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
+    """Hash a 64-bit value with the finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
     value &= _MASK
     value = ((value ^ (value >> 30)) * _A) & _MASK
     value = ((value ^ (value >> 27)) * _B) & _MASK
@@ -74,7 +74,10 @@ def gumbel(seed: int, position: int, tokens: Ids, n_vocab: int = 0) -> Floats:
 
 
 def lower_noise(seed: int, position: int, tokens: Ids) -> Floats:
-    """Return the noise, below TAIL_MIN, of these tokens, none of which may be in upper_tail()."""
+    """Return the noise of tokens that are not in upper_tail(); it is below TAIL_MIN.
+
+    For tokens in upper_tail(), the returned values are wrong.
+    """
     key = _position_key(seed, position)
     if len(tokens) > _QUICK_IN_PYTHON:
         return -np.log(-_LOG_BELOW - np.log(_uniforms_at(np.uint64(key), tokens)))
@@ -88,7 +91,7 @@ def lower_noise_few(seed: int, position: int, tokens: Sequence[int]) -> list[flo
 
 
 def upper_tail(seed: int, position: int, n_vocab: int) -> Noise:
-    """Return the tokens below n_vocab whose noise is in the upper tail at this position."""
+    """Return the tokens with ids below n_vocab that have upper-tail noise at this position, and the noise."""
     first = position - position % _BLOCK_POSITIONS
     return _tail_block(seed, first, n_vocab)[position - first]
 
@@ -119,7 +122,10 @@ def _tail_ids(keys: npt.NDArray[np.uint64], n: int) -> Ids:
 
 
 def uniform(seed: int, position: int, purpose: int) -> float:
-    """Return a number in [0, 1) for a position, independent of other purposes and of the noise."""
+    """Return a pseudo-random number in [0, 1) for a seed and position, independent of the Gumbel noise.
+
+    purpose: A constant of the caller. Numbers of different purposes are independent.
+    """
     return (mix(_position_key(mix(seed) ^ mix(purpose), position)) >> 11) * 2.0**-53
 
 
@@ -143,7 +149,10 @@ def _uniforms_of(key: int, numbers: Sequence[int]) -> list[float]:
 
 
 def _uniforms_at(keys: np.uint64 | npt.NDArray[np.uint64], numbers: Ids) -> Floats:
-    """Return a number in (0, 1) for each key and number: mix() without its last step, upper bits only."""
+    """Hash each pair of a key and a number to a number in (0, 1); both arrays are broadcast.
+
+    The hash is mix() without its last step, and keeps only the upper bits.
+    """
     x = numbers.astype(np.uint64)
     x *= _U64_GOLDEN
     x = x + keys

@@ -22,7 +22,7 @@ class Pieces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Names, meanings and neutral values as in llama.cpp. Drafters get the first five fields."""
+    """Sampling parameters of one request, as llama.cpp defines them. Drafters get the first five fields."""
 
     temperature: float = 0.8  # 0: argmax
     top_k: int = 40  # 0: off
@@ -44,9 +44,9 @@ class SamplingParams:
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = -1  # last tokens that count; -1: all
     dry_sequence_breakers: tuple[tuple[int, ...], ...] = ()  # token sequences that no repetition crosses
-    mirostat: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
+    mirostat: int = 0  # version 1 or 2; 0: off
+    mirostat_tau: float = 5.0  # target surprise, in bits
+    mirostat_eta: float = 0.1  # learning rate
     logit_bias: tuple[tuple[int, float], ...] = ()  # token ids and values added to their logits; -inf bans
     min_tokens: int = 0
     banned_first: frozenset[int] = frozenset()  # tokens that must not come before min_tokens are generated
@@ -92,9 +92,9 @@ class SamplingParams:
                 raise ValueError(f"no sampler is called {name}")
 
     def mirrored(self) -> SamplingParams:
-        """Return the parameters that are sent to drafters."""
+        """Return the parameters that are sent to drafters: the first five fields, defaults for others."""
         return SamplingParams(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
 
     def reseeded(self, seed: int) -> SamplingParams:
-        """Return the parameters with another seed, for another choice of a request."""
+        """Return a copy with another seed, modulo 2^64. Each choice of a request (n > 1) has its own seed."""
         return replace(self, seed=seed % (1 << 64))

@@ -1,7 +1,8 @@
-"""Find the large logits of a row by one pass over the vocabulary and a look at few columns. Pure.
+"""Find the largest logits of a row without sorting it. Pure.
 
-A long row is folded into lines of equal length, one below the other; finding the largest logit of each column
-then runs at the speed of memory. The logits after the last whole line form one more column.
+A long row is folded into lines of equal length, one below the other. One pass finds the largest logit of each
+column, as fast as memory can be read. Then only few columns are searched. The logits after the last whole
+line form one more column.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ Ids = npt.NDArray[np.int64]
 
 _IMPOSSIBLE = -1e38  # logit below that of any possible token
 _UNFOLDED_ROW = 40_000  # maximum logits of a row that is not folded
-_ENOUGH = 2_048  # logits that suffice to estimate a probability
-_SPREAD = 8  # logits per token that likeliest() looks for
+_ENOUGH = 2_048  # minimum column maxima from which mass() makes its estimate
+_SPREAD = 8  # logits in the sample of likeliest() for each token sought
 
 
 class Peaks:
-    """The largest logit of each column of a row that is folded into lines of equal length."""
+    """A row of logits folded into lines of equal length, and the largest logit of each column."""
 
     maxima: npt.NDArray[Any]
 
@@ -46,11 +47,11 @@ class Peaks:
         self.top = float(self.maxima[self._highest])
 
     def best(self) -> int:
-        """Return the id of a largest logit."""
+        """Return the id of the largest logit; on a tie, the id of any of them."""
         return self._best_of(self._highest)
 
     def lowest_best(self) -> int:
-        """Return the lowest id of the largest logits."""
+        """Return the id of the largest logit; on a tie, the lowest id."""
         if self.maxima is self.row:
             return self._highest
         top, others = self.maxima[self._highest], self.maxima[self._highest + 1 :]
@@ -63,7 +64,7 @@ class Peaks:
         return self.runners_up(token, 1)[0]
 
     def runners_up(self, token: int, n: int) -> list[int]:
-        """Return the ids of the n largest column maxima, outside this token's column.
+        """Return the ids of the n largest column maxima, without the column of `token`.
 
         There must be more than n columns.
         """
@@ -89,7 +90,7 @@ class Peaks:
         return float(np.add.reduce(np.exp(weights, out=weights)))
 
     def above(self, threshold: float) -> Ids:
-        """Return the ascending ids of all logits that are at least the threshold, up to a rounding error."""
+        """Return the ascending ids of all logits of at least `threshold` minus a rounding error."""
         floor = _rounded_down(threshold)
         (columns,) = (self.maxima >= floor).nonzero()
         if self.maxima is not self.row and 4 * len(columns) > len(self.maxima):
@@ -97,15 +98,16 @@ class Peaks:
         return self._ids_within(columns, floor)
 
     def few_above(self, threshold: float, most: int) -> Ids | None:
-        """Return the ids that above() returns, or None if they are in more than `most` columns."""
+        """Return what above() returns, or None if these logits are in more than `most` columns."""
         floor = _rounded_down(threshold)
         (columns,) = (self.maxima >= floor).nonzero()
         return self._ids_within(columns, floor) if len(columns) <= most else None
 
     def likeliest(self, k: int) -> Ids:
-        """Return the ascending ids of the k likeliest possible tokens and a few more tokens.
+        """Return the ascending ids of the k likeliest tokens, and usually of a few more tokens.
 
-        A token is included if its logit is at least the k-th largest logit of a sample.
+        These are all tokens with logits of at least the k-th largest logit in a sample of the row. Impossible
+        tokens (logit below _IMPOSSIBLE) are left out.
         """
         values: Logits = self.maxima if 3 * k <= 2 * len(self.maxima) else self.row
         n_lines = len(values) // (_SPREAD * k)
@@ -116,7 +118,7 @@ class Peaks:
         return self.above(max(threshold, _IMPOSSIBLE))
 
     def _ids_within(self, columns: Ids, floor: np.float32) -> Ids:
-        """Return the ids of logits of at least `floor`, given all columns that contain such logits."""
+        """Return the ids of all logits of at least `floor`. `columns`: all columns with such logits."""
         if self.maxima is self.row:
             return columns
         if len(columns) == 1 and columns[0] < self._length:  # mostly, where the model is sure
@@ -141,17 +143,17 @@ class Peaks:
 
 
 def _rounded_down(threshold: float) -> np.float32:
-    """Return the threshold less its rounding error."""
+    """Return a float32 slightly below the threshold, so that rounding cannot exclude a logit."""
     return np.float32(threshold - 2e-7 * abs(threshold))
 
 
 def _fold_row(row: npt.NDArray[Any], n_lines: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return two views: the lines, and the logits after the last whole line."""
+    """Return two views of a row: its lines, (n_lines, length), and the logits after the last whole line."""
     n = len(row) // n_lines * n_lines
     return row[:n].reshape(n_lines, -1), row[n:]
 
 
 @functools.lru_cache(64)
 def _line_starts(n_lines: int, length: int) -> Ids:
-    """Return the first id of each line, as a column."""
+    """Return the first id of each line, in shape (n_lines, 1)."""
     return np.arange(0, n_lines * length, length)[:, None]

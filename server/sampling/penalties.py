@@ -13,7 +13,7 @@ from server.sampling.params import SamplingParams
 
 
 class Penalties:
-    """Counts the last `repeat_last_n` tokens (-1: all) of one generation, the prompt included."""
+    """Penalties of one generation, for its last `repeat_last_n` tokens (-1: all), including the prompt."""
 
     def __init__(self, params: SamplingParams, history: Sequence[int]):
         self._params = params
@@ -37,7 +37,7 @@ class Penalties:
         self._counts[self._places[token]] += 1
 
     def apply(self, c: Candidates) -> None:
-        """Apply the repeat penalty, then subtract the others.
+        """Change the candidates' logits: apply the repeat penalty, then the frequency and presence penalties.
 
         The repeat penalty divides logits above 0 and multiplies others. The frequency penalty is subtracted
         for each occurrence, the presence penalty once.
@@ -51,7 +51,7 @@ class Penalties:
         c.replace(at, logits - (np.asarray(self._counts)[found] * each + fixed))
 
     def _forget_token(self, token: int) -> None:
-        """Count one occurrence less. If none is left, move the last entry to the token's index."""
+        """Subtract 1 from a token's count. At 0, remove its entry; the last entry takes its index."""
         place = self._places[token]
         self._counts[place] -= 1
         if self._counts[place] == 0:

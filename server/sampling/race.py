@@ -1,8 +1,8 @@
 """Find the winner of a draw: the token with the largest logit / temperature + noise. Pure.
 
 The result is exact, although few tokens are scored. Upper-tail tokens (noise.py) and the likeliest token are
-scored first; their best score is the threshold. Another token can only win if its logit is within TAIL_MIN of
-the threshold. These few tokens are scored one by one, which is faster than passes over a short array, and
+scored first; their best score is the threshold. Any other token can win only if its logit / temperature is
+within TAIL_MIN of the threshold. If such tokens are few, Python scores them faster than numpy; the scores are
 equal except for rounding.
 """
 
@@ -19,16 +19,17 @@ from server.sampling.peaks import Logits, Peaks
 
 Floats = npt.NDArray[np.float64]
 
-_Scored: TypeAlias = tuple[float, int]  # a score, and minus the id: of equals the lower id is larger
+_Scored: TypeAlias = tuple[float, int]  # (score, minus the id): on a tie, the lower id is larger
 
 _SCORE_ERROR = 1e-6  # bound of a score's rounding error
-_QUICK_IN_PYTHON = 16  # tokens: as many are faster in Python than in numpy
+_QUICK_IN_PYTHON = 16  # maximum tokens for which Python is faster than numpy
 
 
 def race(peaks: Peaks, temperature: float, seed: int, position: int, floor: float) -> int:
-    """Return the token with the highest score among all with logits of at least `floor`.
+    """Return the token with the highest score; on a tie, the lowest id.
 
-    Among equals that is the one with the lowest id.
+    The score is logit / temperature + noise. The noise depends on `seed`, `position` and the token. Only
+    tokens with logits of at least `floor` count.
     """
     row, best = peaks.row, peaks.best()
     threshold = peaks.top / temperature + lower_noise_few(seed, position, (best,))[0]
@@ -48,7 +49,7 @@ def race(peaks: Peaks, temperature: float, seed: int, position: int, floor: floa
 
 
 def _loudest_token(row: Logits, temperature: float, seed: int, position: int, floor: float) -> list[_Scored]:
-    """Return the upper-tail token with the highest score, if any is allowed."""
+    """Return [(score, -id)] of the upper-tail token with the highest score; [] if none reaches `floor`."""
     ids, noise = upper_tail(seed, position, len(row))
     if not len(ids):
         return []

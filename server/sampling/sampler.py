@@ -1,8 +1,8 @@
 """Apply all sampling parameters of a request, for one generation.
 
 The order is llama.cpp's (common/sampling.cpp): logit bias, then the chain of samplers in the request's order
-(or mirostat instead), then the draw. A grammar checks only the drawn token; if it refuses the token, the row
-is masked and another token drawn.
+(or mirostat instead), then the draw. A grammar checks only the drawn token. If the token is not allowed, the
+row is masked and a second token is drawn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ XTC = 0x787463  # the purpose of the number that decides whether xtc acts at a p
 
 
 class _Pick(NamedTuple):
-    """A drawn token."""
+    """A drawn token, and the values that are checked or learned when it is committed."""
 
     token: int
     logit: float  # logit of the token, after edits
@@ -46,7 +46,7 @@ class Sampler:
     """
 
     def __init__(self, params: SamplingParams, history: Sequence[int], constraint: Constraint | None):
-        """Begin a generation after the prompt `history`, which is read now and not kept."""
+        """Begin a generation after the prompt `history`, which is copied as far as it is needed."""
         self._params = params
         self._constraint = constraint
         self._direct = params.is_plain and constraint is None
@@ -62,7 +62,7 @@ class Sampler:
         self._banned = np.array(sorted(params.banned_first), np.int64)
 
     def choose(self, row: Row, position: int) -> int:
-        """Draw the token for `position` and commit it.
+        """Draw the token for `position`, commit it and return it.
 
         A token is first drawn without the constraint. If the constraint forbids it, the row is masked and a
         token is drawn again with the same noise. So the mask, which costs a walk through the grammar for the
@@ -71,7 +71,7 @@ class Sampler:
 
         Args:
             row: Logits, (vocab size,), not written to.
-            position: The key of the noise.
+            position: Index of the token in the sequence. The noise depends on seed and position.
         """
         if self._direct:
             token = draw(row, self._params, position)
@@ -88,7 +88,7 @@ class Sampler:
         return picked.token
 
     def accept(self, token: int) -> None:
-        """Add a committed token that choose() did not draw to the penalties, DRY and the constraint.
+        """Commit a token that choose() did not draw: penalties, DRY and the constraint read it.
 
         Mirostat does not learn from it.
         """
@@ -101,9 +101,9 @@ class Sampler:
             self._constraint.accept(token)
 
     def distribution(self, row: Row, position: int) -> Distribution:
-        """Return the distribution of the next token, masked by the constraint.
+        """Return the distribution of the token at `position`, given its logits, masked by the constraint.
 
-        Changes nothing. Not for mirostat, which learns from its own draws only.
+        The sampler stays unchanged. Not for mirostat, which learns from its own draws only.
         """
         edited, plain = row, self._params
         if not self._direct:
@@ -133,7 +133,7 @@ class Sampler:
     def _edited_row(self, row: Row, mask: npt.NDArray[np.bool_] | None) -> Row:
         """Return the row with bias, bans and penalties applied, and minus infinity outside the mask.
 
-        If no token would be left, apply only the mask, because the client relies on the grammar.
+        If that would leave no token, apply only the mask, because the client relies on the grammar.
         """
         banned = self._generated < self._params.min_tokens and len(self._banned) > 0
         edited = row
@@ -160,7 +160,7 @@ class Sampler:
             edit.apply(c)
 
     def _filtered_candidates(self, row: Row, position: int) -> Candidates:
-        """Return the candidates after the rest of the chain, including the temperature."""
+        """Return the candidates after the filters and temperature, given a row from _edited_row()."""
         c = Candidates(row)
         c.drop_impossible()
         if self.mirostat is not None:
@@ -202,7 +202,7 @@ def _check_finite(value: float) -> None:
 
 
 def _as_plain(params: SamplingParams, steps: Sequence[str]) -> SamplingParams | None:
-    """Return parameters with which draw() applies these steps; None if draw() cannot."""
+    """Return parameters with which draw() alone does all of these steps, None if draw() cannot."""
     in_order = tuple(name for name in MIRRORED if name in steps)
     if tuple(steps) != in_order or ("temperature" in steps and params.dynatemp_range > 0.0):
         return None

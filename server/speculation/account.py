@@ -2,8 +2,8 @@
 
 One rule for all: a source that has lost more than its stake pauses until its loss is the fraction LOSS of the
 tokens made since. So any source costs at most that fraction of the speed, plus its stake. There are accounts
-for groups of sources, for the models in one session, for drafters on trial, and for probes; their terms
-differ, their rule is the same. An account counts tokens of one session, or seconds.
+for groups of sources, for the models in one session, for drafters on trial, and for probes: they differ in
+stake and in unit, which is tokens of one session, or seconds.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FORGET = 0.03
 
 
 def made_good_after(lost: float) -> float:
-    """Return the number of tokens of which a loss of `lost` tokens is the fraction LOSS."""
+    """Return how many tokens must be made until a loss of `lost` tokens is the fraction LOSS of them."""
     return lost / LOSS
 
 
 class Account:
     """The balance of one source.
 
-    Call book() for each step in which the source worked, wait() for each in which it did not.
+    Call book() for each step in which the source worked, wait() for each step in which it paused.
     """
 
     __slots__ = (
@@ -57,10 +57,11 @@ class Account:
         """Begin without gain or loss.
 
         Args:
-            stake: Loss allowed before any gain.
-            patience: Evidence that the account needs before it may pause the source.
-            per_step: Maximum cost of one step while there is no gain.
-            warm_up: Steps of a probe: a pause to time steps without the source, at first and again later.
+            stake: Loss allowed before any gain, in the account's unit.
+            patience: Sum of book()'s `evidence` that is needed before the source may pause.
+            per_step: Maximum cost of one step while there is no gain, in the account's unit.
+            warm_up: Steps of a probe, which is a pause, at first and again later, to time steps without the
+                source; 0: there are no probes.
         """
         self._stake, self.patience, self.per_step, self._warm_up = stake, patience, per_step, warm_up
         self.paused = warm_up  # steps until the source may work; 0: it may now
@@ -81,7 +82,7 @@ class Account:
 
     @property
     def has_evidence(self) -> bool:
-        """True once enough steps were counted (`patience`) for a loss to make the source pause."""
+        """True once the steps counted give enough evidence (`patience`) to pause the source for a loss."""
         return self._evidence >= self.patience
 
     def wait(self) -> None:
@@ -122,12 +123,12 @@ class Account:
         self._begin()
 
     def pause_for(self, steps: int) -> None:
-        """Pause for the number of steps remembered from before a restart."""
+        """Pause for the number of steps left before a restart, but at least for the length of a probe."""
         self.paused = max(self._warm_up, steps)
         self.is_probe = 0 < self.paused <= self._warm_up
 
     def for_more_sessions(self) -> Account:
-        """Return a copy of this account for steps with more sessions, which begins without a gain.
+        """Return a copy of this account, without its gain, for steps with more sessions.
 
         A loss is kept. A gain is not, since what helps one session may hurt sixteen.
         """
@@ -140,7 +141,7 @@ class GroupAccount:
     """Accounts of one group of sources, for 1, 2 to 3, 4 to 7, … sessions."""
 
     def __init__(self, make: Callable[[], Account]) -> None:
-        """Begin with accounts that `make` returns."""
+        """Begin without gain or loss; `make` returns a new account."""
         self._make = make
         self._by_bits = {0: make()}
 
@@ -155,15 +156,15 @@ class GroupAccount:
 
     @property
     def gain(self) -> float:
-        """Return the best account's recent gain, in tokens per session and less its costs; at least 0."""
+        """Return the largest recent net gain of the accounts, in tokens per session; 0 if all have losses."""
         return max(0.0, *[account.net for account in self._by_bits.values()])
 
     def memory(self) -> dict[str, int]:
-        """Return the remaining pauses, for recall() after a restart."""
+        """Return the remaining pauses for recall(): steps, by bit length of the number of sessions."""
         return {str(bits): account.paused for bits, account in self._by_bits.items() if bits}
 
     def recall(self, memory: object) -> None:
-        """Continue with the pauses from before a restart."""
+        """Resume the pauses that memory() returned before a restart. Invalid entries are ignored."""
         found = cast(dict[str, object], memory) if isinstance(memory, dict) else {}
         for bits, steps in found.items():
             if bits.isdecimal() and type(steps) is int and steps >= 0:

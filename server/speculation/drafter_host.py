@@ -28,7 +28,7 @@ OF_GROUP = partial(Account, CREDIT, warm_up=PROBE_STEPS)
 class Charge(NamedTuple):
     """Costs of drafters in a timed step and in the untimed steps before it.
 
-    The unit is tokens: those that undrafted steps would make in the time.
+    The unit is the tokens that undrafted steps would make in the time.
     """
 
     told: float = 0.0  # cost of handling messages and choosing among guesses
@@ -41,7 +41,7 @@ class Charge(NamedTuple):
 
 @dataclass(slots=True)
 class DrafterHost:
-    """The drafters of one machine."""
+    """The drafters of one machine, and the accounts of what they gain and cost."""
 
     records: Sequence[DrafterRecord]
     account: GroupAccount | None  # None: they use no core of the lead
@@ -60,7 +60,7 @@ class DrafterHost:
 
         Args:
             n: Sessions.
-            tally: Number of verified guesses, and of accepted ones.
+            tally: Number of the drafters' verified guesses, and of the accepted ones among them.
             guess_cost: Tokens that each verified guess costs.
             charge: The drafters' costs other than rows.
         """
@@ -89,7 +89,7 @@ def meet(
     pausing: Collection[str],
     known: Mapping[str, object],
 ) -> dict[str, DrafterHost]:
-    """Return the machines with their current drafters.
+    """Return the machines, by name, with their current drafters.
 
     A paused machine's account starts anew if a drafter joins.
 
@@ -122,5 +122,5 @@ def meet(
 
 
 def host_name(host: str, records: Sequence[DrafterRecord]) -> str:
-    """Return a name for a machine's drafters, which stays the same after a restart."""
+    """Return a name that does not change at a restart, for a machine and the models of its drafters."""
     return f"{host}: {', '.join(sorted(record.presence.model for record in records))}"

@@ -36,8 +36,8 @@ def best(tokens: Sequence[float], seconds: Sequence[float], rate: float) -> tupl
         rate: The price of time, in tokens per second: a step that takes dt longer costs rate · dt tokens.
 
     Returns:
-        The index of the step with the largest gain, the lowest of equals, and this step's gain over step 0 in
-        tokens.
+        The index of the step with the largest gain (the first one of several), and this step's gain over step
+        0 in tokens.
     """
     gains = [n - rate * s for n, s in zip(tokens, seconds, strict=False)]
     most = max(gains)
@@ -45,7 +45,7 @@ def best(tokens: Sequence[float], seconds: Sequence[float], rate: float) -> tupl
 
 
 def chain(acceptance: float, n: int, path: float = 1.0) -> list[float]:
-    """Return how many of the first 0, 1, … n guesses in a row are right, on average.
+    """Return the expected number of accepted guesses among the first 0, 1, … n guesses of a chain.
 
     Args:
         acceptance: Probability that a guess is right if all before it are.
@@ -56,15 +56,16 @@ def chain(acceptance: float, n: int, path: float = 1.0) -> list[float]:
 
 
 def lost_rows(guesses: Iterable[tuple[float, int]], n_pending: Sequence[int], n_tail: int) -> Iterator[float]:
-    """Yield the mean number of rows that the next step evaluates again, after the first 1, 2, … guesses.
+    """Yield the expected rows that the next step evaluates again, if the first 1, 2, … guesses are verified.
 
     If a guess is wrong, its session's pending rows and the guesses before it are evaluated again, unless it
     is one of the last n_tail guesses of its chain.
 
     Args:
-        guesses: The probability that a session's chain up to this guess is right, and the session's index.
+        guesses: For each guess: the probability that it and all before it in its session are right, and the
+            session's index.
         n_pending: Rows of each session without guesses.
-        n_tail: Last guesses of a chain that can be taken back.
+        n_tail: Number of guesses at a chain's end whose rows the backend can remove.
     """
     chains = [list[float]() for _ in n_pending]
     rows = [0.0] * len(n_pending)

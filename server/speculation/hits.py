@@ -1,12 +1,12 @@
 """Learn how often a source's guesses are accepted, by the confidence that it gave them. Pure.
 
 Every guess at a committed position counts, verified or not: the committed token shows whether it was right.
-So a source that lies stops costing rows within a few tokens, and a source that the planner excludes returns
-once it guesses well, without a row spent to find out.
+So a source that overstates its confidence stops costing rows within a few tokens. A source that the planner
+excludes returns once it guesses well, without a row spent to find out.
 
-Texts differ more than sources do. So each session has its own level: right guesses divided by those that the
-rates of all sessions predict. This one number learns a hard text within few guesses, where a rate per
-confidence would need that many for each.
+Texts differ more than sources do. So each session has a level for each source: the number of right guesses,
+divided by the number that the rates over all sessions predict. This one number adapts to a hard text within
+few guesses; a rate for each confidence would need as many guesses of each confidence.
 """
 
 from __future__ import annotations
@@ -49,18 +49,24 @@ _BEST, _SHARE_SURE, _SURE, _UNSURE = range(len(_MIDDLES), len(_ASSUMED))  # behi
 
 
 class RatesByKind:
-    """Rates of guesses of several kinds: for each kind a mean over about `window` guesses."""
+    """Hit rates of guesses by kind: for each kind, the mean over about its `window` latest guesses.
+
+    A kind is an index, for example of a range of confidences or of a length of match.
+    """
 
     __slots__ = ("_counts", "_window", "rates")
 
     def __init__(self, assumed: Sequence[float], window: int) -> None:
-        """Begin with assumed rates, by kind, each with the weight of WORD guesses."""
+        """Begin with assumed rates, by kind, each with the weight of WORD guesses.
+
+        window: Number of latest guesses of a kind over which its rate is averaged.
+        """
         self.rates = array("d", assumed)
         self._counts = array("H", [WORD] * len(assumed))
         self._window = window
 
     def observe(self, *seen: tuple[int, float]) -> None:
-        """Learn from pairs: the kind of a guess, and 1 if it was right (or sure), else 0."""
+        """Learn from pairs of a kind and a value, for example 1 if a guess of this kind was right, else 0."""
         rates, counts = self.rates, self._counts
         for kind, value in seen:
             n = counts[kind]
@@ -71,7 +77,7 @@ class RatesByKind:
 
 
 def _learn(known: RatesByKind, confidence: int, hit: bool, *, best: bool) -> None:
-    """Learn from one guess of a source; see HitRates.observe() for the arguments."""
+    """Update the rates `known` of a source by one guess; HitRates.observe() explains the other arguments."""
     bucket = _BUCKET[confidence]
     if best:
         sure = confidence >= SURE_CONFIDENCE_BYTE
@@ -98,35 +104,39 @@ class HitRates:
         _learn(self._sources[source], confidence, hit, best=best)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
-        """Learn only the rates of best guesses, from the guess that the source was surest of."""
+        """Update only the rates of best guesses, by the source's guess of highest confidence at a position.
+
+        observe() explains the arguments.
+        """
         sure = confidence >= SURE_CONFIDENCE_BYTE
         of_kind = _SURE if sure else _UNSURE
         self._sources[source].observe((_BEST, hit), (_SHARE_SURE, sure), (of_kind, hit))
 
     def known(self, source: str) -> RatesByKind:
-        """Return the rates of this source."""
+        """Return the rates of this source over all sessions, by kind of guess."""
         return self._sources[source]
 
     def probability(self, source: str, confidence: int) -> float:
-        """Return the probability that a guess is right if everything before it is."""
+        """Return the probability that a guess of this confidence is right if all tokens before it are."""
         return self._sources[source].rates[_BUCKET[confidence]]
 
     def mean(self, source: str) -> float:
-        """Return the probability that the source's best guess is right if everything before it is."""
+        """Return the probability that the source's best guess is right if all tokens before it are."""
         return self._sources[source].rates[_BEST]
 
     def outlook(self, source: str) -> tuple[float, float, float]:
-        """Return three probabilities for the source's next best guess, called sure if its confidence is high.
+        """Return three probabilities about the source's next best guess.
 
         Returns:
-            The probability that it is sure, that a sure guess is right, and that an unsure guess is right.
+            The probability that its confidence is at least SURE_CONFIDENCE_BYTE (a sure guess), that a sure
+            guess is right, and that an unsure guess is right.
         """
         *_, share, sure, unsure = self._sources[source].rates
         return share, sure, unsure
 
 
 class _Level:
-    """Level of a source in one session: right guesses, divided by those that overall rates predict."""
+    """Level of a source in one session: right guesses divided by the number that overall rates predict."""
 
     __slots__ = ("hits", "n_right", "share_sure")
 

@@ -14,7 +14,7 @@ from server.speculation.view import View, offer
 
 
 def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
-    """Return an empty path for the i-th session, limited to the guesses that it can afford, up to `most`."""
+    """Return an empty path for the i-th session: limited to guesses it can afford, at most `most`."""
     speculated = view.sessions[i]
     share, sure, unsure = speculated.hits.outlook(drafting.source)
     limit = most
@@ -34,12 +34,15 @@ def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
 
 
 def _most_guesses_in_a_row(acceptance: float) -> int:
-    """Return the number of guesses in a row after which the probability that all are right is below LEAST."""
+    """Return the number of guesses in a row after which the probability that all are right is below LEAST.
+
+    acceptance: Probability that a guess is right if those before it are.
+    """
     return 1 + int(math.log(LEAST) / math.log(acceptance)) if 0.0 < acceptance < 1.0 else 1
 
 
 def reachable_rate(view: View, drafting: Drafting) -> float:
-    """Return the tokens per second by which time is valued.
+    """Return the tokens that a second is worth in this step.
 
     It is the lead's rate, limited to what chains of the draft model's guesses can reach in these sessions.
     """
@@ -54,7 +57,7 @@ def reachable_rate(view: View, drafting: Drafting) -> float:
 def reachable(
     n_rows: int, seconds: Sequence[float], acceptances: Sequence[float], limit: int, td_s: float
 ) -> float:
-    """Return the tokens per second of the best step with chains of guesses.
+    """Return the most tokens per second that a step can make with one chain of guesses per session.
 
     Args:
         n_rows: Rows of the step without guesses.
@@ -64,7 +67,7 @@ def reachable(
         td_s: Seconds of a round of guesses, one for each session.
 
     Returns:
-        Infinity if no decode's time is known.
+        Tokens per second; infinity if no decode's time is known.
     """
     last, n = len(seconds) - 1, len(acceptances)
     if not (n and 0 < n_rows <= last and seconds[n_rows]):
@@ -77,10 +80,10 @@ def reachable(
 
 
 def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
-    """Return True if the i-th session, which has guesses of other sources, needs none of the draft model.
+    """Return True if the i-th session has guesses of other sources, and needs none of the draft model.
 
-    That is so if the other sources' guesses gain at least as much as the draft model's would, whose time is
-    subtracted.
+    That is so if those guesses gain something, and at least as much as the draft model's guesses would after
+    the cost of their drafting time.
 
     Args:
         view: The step.
@@ -103,7 +106,7 @@ def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
 
 
 def wanted(drafting: Drafting) -> tuple[list[int], list[int]]:
-    """Return the sessions that get a guess now, and the sessions among them whose guess is a probe."""
+    """Return the sessions that get a guess now, and those of them whose guess is a probe (see _wanted())."""
     guess: list[int] = []
     probe: list[int] = []
     n = len(drafting.paths)
@@ -137,11 +140,17 @@ def _wanted(drafting: Drafting, path: DraftPath, n: int) -> Literal["", "guess",
 
 
 def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
-    """Return True if one more guess pays, together with the best number of later ones.
+    """Return True if one more guess on this path pays, together with the best number of later ones.
 
-    A guess always costs its round, but its row only if it is verified. Later guesses are assumed to be like
-    the next one, up to the last row with a known time: where costs rise in steps, four rows may pay although
-    one does not. This is gain.best(), stopped as soon as the answer is known.
+    A guess always costs its round, but its row only if it is verified. Later guesses are assumed to be sure
+    or unsure like the next one, up to the last row with a known time: where the time of rows rises in steps,
+    four rows may pay although one does not. This is gain.best(), stopped as soon as the answer is known.
+
+    Args:
+        path: The session's guesses so far.
+        drafting: The model's state in this step.
+        n: Sessions that share the time of a round of guesses.
+        limit: Maximum further guesses.
     """
     seconds, rate, sure, worth = drafting.seconds, drafting.rate, path.sure, 0.0
     rows, td_s = drafting.n_rows + drafting.n_guesses, drafting.td_s / n
@@ -164,10 +173,10 @@ def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
 
 
 def choose_reading(view: View, drafting: Drafting, late: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Choose the sessions whose missing tokens the model evaluates now.
+    """Choose the sessions for which the model in the lead now evaluates the tokens that it lacks.
 
-    Their evaluation must take less time than the model has gained recently. If no session is ready for
-    guesses, one is chosen regardless, so that its guesses show what they gain.
+    The evaluation must take less time than the model has gained recently. If no session is ready for guesses,
+    one session is chosen regardless, so that its guesses show what they gain.
 
     Args:
         view: The step.
@@ -175,7 +184,7 @@ def choose_reading(view: View, drafting: Drafting, late: Sequence[int]) -> tuple
         late: Sessions with tokens that the model has not evaluated, those with the fewest first.
 
     Returns:
-        The sessions in which a guess then pays, and those that are read although none seems to.
+        The chosen sessions in which a guess then pays, and those in which no guess seems to pay.
     """
     n = len(drafting.paths)
     left_s = drafting.brought * view.undrafted_s if drafting.gate and view.n_sessions > 1 else math.inf
@@ -198,12 +207,12 @@ def choose_reading(view: View, drafting: Drafting, late: Sequence[int]) -> tuple
 
 
 def with_lost_rows(view: View, drafting: Drafting, wanting: Sequence[int]) -> list[float]:
-    """Return the step's seconds by rows, including rows evaluated again after wrong guesses.
+    """Return the step's seconds by rows, plus the expected time to evaluate rows again after wrong guesses.
 
     Args:
         view: The step.
         drafting: The model in the lead.
-        wanting: Indices of the sessions that it may guess for.
+        wanting: Indices of the sessions for which the model may guess.
     """
     rates = [view.sessions[i].hits.mean(drafting.source) for i in wanting]
     acceptance = sum(rates) / len(rates)

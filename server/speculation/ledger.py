@@ -1,7 +1,6 @@
 """Learn from steps what sources gain and cost, and keep their accounts.
 
-Ledger.learn() is the only place that learns, except for hit rates, which a tree learns as it follows the
-text.
+Only Ledger.learn() learns, except for hit rates, which trees learn when tokens are committed.
 """
 
 from __future__ import annotations
@@ -83,7 +82,10 @@ class Ledger:
     # -- who may guess ----------------------------------------
 
     def renew(self, n_active: int) -> None:
-        """Estimate whether guesses can pay: again when n_active has changed, and every RENEWED steps."""
+        """Estimate whether guesses can pay with n_active sessions, unless this was done lately.
+
+        Call before each step. The estimate is renewed when n_active has changed, and every RENEWED steps.
+        """
         self._n_until_renewed -= 1
         if n_active == self._renewed_for and self._n_until_renewed > 0:
             return
@@ -101,7 +103,7 @@ class Ledger:
         self._has_times = known
 
     def meet(self, hosts: Mapping[str, Sequence[DrafterRecord]], own_kernel: str) -> None:
-        """Bring machines and accounts in line with the drafters that are present.
+        """Update the machines and their accounts after drafters have joined or left.
 
         Args:
             hosts: Drafters by machine.
@@ -116,13 +118,13 @@ class Ledger:
         self._regroup()
 
     def _regroup(self) -> None:
-        """Update the groups that have an account, and the drafters on trial."""
+        """Update the list of group accounts, and the set of drafters on trial."""
         groups = self.lookup, self.inline, *[machine.account for machine in self.machines.values()]
         self._groups = [group for group in groups if group]
         self.on_trial = {record.presence.id for machine in self.machines.values() for record in machine.new}
 
     def working(self) -> list[str]:
-        """Return the machines whose drafters have a session and must be accounted for."""
+        """Return the machines whose drafters have a session, if their gains must be counted."""
         machines = self.machines.items()
         return [host for host, one in machines if one.counts and any(map(N_ASSIGNED, one.records))]
 
@@ -136,7 +138,7 @@ class Ledger:
         return dict(self._known) | now | {name: one.memory() for name, one in own.items() if one}
 
     def recall(self, memory: object) -> None:
-        """Continue with the accounts from before a restart."""
+        """Continue the accounts that memory() returned before a restart. Anything but a dict is ignored."""
         self._known = cast(dict[str, object], memory) if isinstance(memory, dict) else {}
         if self.lookup:
             self.lookup.recall(self._known.get(LOOKUP))
@@ -171,7 +173,7 @@ class Ledger:
             self._book(step, timing, lookup_s, self._charge(plan, timing, uncrowded, n_asked))
 
     def _learn_guesses(self, step: Step, plan: DraftPlan) -> None:
-        """Learn from a step in which a source was asked."""
+        """Count a step in which a source was asked, in the accounts of its sessions."""
         self._n_asked += 1
         for outcome in step.outcomes if self.policy.gate else ():
             speculated = self._sessions.get(outcome.session)
@@ -179,7 +181,7 @@ class Ledger:
                 self._weigh(speculated, outcome.tally, plan)
 
     def _is_crowded(self, plan: DraftPlan) -> bool:
-        """Return True if a drafter worked on the lead's cores."""
+        """Return True if a drafter worked on the lead's cores during this step."""
         return any(self.machines[host].account for host in plan.working if host in self.machines)
 
     def _wait(self, plan: DraftPlan) -> None:
@@ -201,17 +203,14 @@ class Ledger:
             self._book_probe(plan)
 
     def _book_probe(self, plan: DraftPlan) -> None:
-        """Count the step in the account of probes: what a probe cost or, without one, a step of a pause."""
+        """Count the step in the account of probes: the cost of a probe, else one step of a pause."""
         if plan.drafting and plan.drafting.probe_s and self.rates.undrafted_rate:
             self.probes.book(-plan.drafting.probe_s * self.rates.undrafted_rate)
         elif self.probes.paused:
             self.probes.wait()
 
     def _learn_shape(self, plan: DraftPlan) -> None:
-        """Tell `shapes` that this step interrupts a run of widths, or whether a wider step was best for it.
-
-        A step interrupts if it has other rows than those of decoding sessions.
-        """
+        """Tell ShapeTimes if a wider step was best, or that the step had other rows, such as a prompt's."""
         shapes = self.times.shapes
         if not plan.step.n_active:
             return
@@ -221,9 +220,9 @@ class Ledger:
             shapes.chosen(is_wider=plan.is_wider)
 
     def _weigh(self, speculated: Speculated, tally: CountsBySource, plan: DraftPlan) -> None:
-        """Count a step in a session's account if models guessed for it, sent messages about it, or pause.
+        """Count a step in a session's account, if models work for the session or pause in it.
 
-        A step in which no model may guess does not count as a pause.
+        A step in which no model may guess does not count as a pause. `tally` has the verified guesses.
         """
         account, lost = speculated.account, self._lost(speculated, tally, plan)
         if account.paused:
@@ -242,11 +241,11 @@ class Ledger:
         account.book(n_right - lost, evidence=evidence, n_sessions=plan.step.n_deciding)
 
     def _lost(self, speculated: Speculated, tally: CountsBySource, plan: DraftPlan) -> float:
-        """Return the tokens that guesses by models in the lead cost the session.
+        """Return the tokens that models' guesses cost the session.
 
-        A right guess that was made but not verified is free in two cases: the guess was a probe, made only to
-        see whether it is right; or verifying it would have changed the step's width. A right probe also lets
-        the next guesses of the session cost one token more.
+        A right guess of the model in the lead that was not verified is free in two cases: it was a probe,
+        made only to see whether it is right; or verifying it would have changed the step's width. A right
+        probe also lets the next guesses of the session cost one token more.
         """
         session = speculated.session
         lost = plan.charges.get(session.id, 0.0) if plan.charges else 0.0
@@ -272,9 +271,9 @@ class Ledger:
                 account.book(net / n, stake=self.stake)
 
     def _lookup_cost_s(self, plan: DraftPlan, timing: StepTiming, lookup_s: float, n_asked: int) -> float:
-        """Return the seconds that lookups took in n_asked steps; `lookup_s` is the time inside them.
+        """Return the seconds that lookups took in n_asked steps; they spent lookup_s in their own code.
 
-        If only lookups guess, these are the seconds outside the decode beyond those of undrafted steps, since
+        If only lookups guess, the result is the time outside the decode beyond that of undrafted steps, since
         asking for guesses and verifying them take Python time as well.
         """
         outside_s, n = timing.step_s - timing.decode_s - plan.spent_s, timing.n_sessions
@@ -287,7 +286,10 @@ class Ledger:
         return lookup_s
 
     def _charge(self, plan: DraftPlan, timing: StepTiming, uncrowded: bool, n_asked: int) -> Charge:
-        """Return what drafters cost in n_asked steps (this and untimed ones before it), except for rows."""
+        """Return what drafters cost in n_asked steps (this and untimed ones before it), except for rows.
+
+        uncrowded: True if no drafter worked on the lead's cores in this step.
+        """
         rate = self.rates.undrafted_rate
         told, saved, most = self._messages_cost(plan, timing, rate), None, 0.0
         crowded_s = 0.0 if uncrowded else (self.rates.crowding - 1.0) * timing.decode_s
@@ -305,7 +307,7 @@ class Ledger:
         return Charge(n_asked * told, rate * n_asked * crowded_s, saved, most, token_s)
 
     def _messages_cost(self, plan: DraftPlan, timing: StepTiming, rate: float) -> float:
-        """Return what messages to drafters and the handling of their guesses cost in this step, in tokens."""
+        """Return what drafters' messages cost in this step, in tokens; a second is worth `rate` tokens."""
         if not self.machines:
             return 0.0
         n_sent = sum([bool(one.drafters) for one in self._sessions.values()]) if plan.guessers.drafters else 0
@@ -338,7 +340,7 @@ class Ledger:
 
 
 def _sum(tallies: Sequence[CountsBySource], sources: frozenset[str] | tuple[str, ...]) -> tuple[int, int]:
-    """Return how many guesses of these sources were verified, and how many were accepted."""
+    """Return how many guesses of these sources were verified, and how many of them were accepted."""
     n_verified = n_right = 0
     for tally in tallies:
         for source, (verified, right) in tally.items():

@@ -1,4 +1,4 @@
-"""Keep the lookups of all sessions, and the time spent on their indexes."""
+"""Keep the lookups of all sessions, and limit the time spent on their indexes."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class Lookups:
         self._pools = LatestUsed(lambda _: LookupPool(), MAX_POOLS)  # by salt
 
     def open(self, salt: str) -> Lookup:
-        """Return the lookup of a session, which may also search texts of its salt."""
+        """Return a lookup for a new session. It also searches earlier replies of sessions with this salt."""
         return Lookup(pool=self._pools[salt])
 
     def close(self, speculated: Speculated) -> None:
-        """Keep the reply of an ended session as a text for others."""
+        """Keep the reply of an ended session for the lookups of other sessions with its salt."""
         if speculated.lookup is not None:
             self._pools[speculated.session.bounds.salt].add(speculated.reply)
 
     def index(self, undrafted_s: float, *, guesses: bool) -> float:
-        """Index some of the tokens that are not indexed yet: first of sessions, then of ended texts.
+        """Index some of the tokens that are not indexed yet: first of open sessions, then of ended ones.
 
-        Ended texts are indexed even while no lookup guesses.
+        The replies of ended sessions are indexed even while no lookup guesses.
 
         Args:
-            undrafted_s: Seconds of an undrafted step; 0: unknown.
-            guesses: True if lookups guess, so that sessions need their index.
+            undrafted_s: Seconds of an undrafted step, of which about INDEX_SHARE is spent; 0.0: unknown.
+            guesses: True if lookups guess, so that open sessions need their index.
 
         Returns:
             The seconds taken.
@@ -54,7 +54,7 @@ class Lookups:
 
 
 def index(behind: Iterable[Callable[[int], int]], end: float, clock: Callable[[], float]) -> None:
-    """Call the functions `behind` in order until `end` on this clock, but for at least INDEXED tokens.
+    """Call the functions `behind` in order until the clock shows `end`; index at least INDEXED tokens.
 
     Each function indexes at most the number of tokens that it is given, and returns how many it indexed.
     """

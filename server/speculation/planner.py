@@ -1,4 +1,4 @@
-"""Decide how many guesses of each session are verified, how wide the step is, and who is asked. Pure.
+"""Decide how many guesses are verified, how wide the step is, and which sources are asked. Pure.
 
 Where a model in the lead may guess, inline_plan.py decides its rounds of guesses before plan() is called.
 """
@@ -40,10 +40,12 @@ def finished(
 ) -> DraftPlan:
     """Return the plan that verifies the first counts[i] guesses of proposals[i].
 
+    A session with fewer guesses than its minimum (n_min) gets none.
+
     Args:
         view: The step.
         proposals: The guesses of each session.
-        counts: How many of them to verify, for each session.
+        counts: Number of guesses to verify, for each session.
         width: Rows to which the step is padded; PLAIN: no padding.
         is_wider: True if a wider step would be best without the cost of a change of width; None: it was not
             compared.
@@ -80,7 +82,7 @@ def choose_guessers(
         ledger: The accounts.
         n_active: Sessions that have a slot or wait for one.
         remote: The drafters; read only.
-        has_inline: There is a model in the lead.
+        has_inline: True if there is a model in the lead.
     """
     drafters, may_draft = (remote.drafting, remote.may_draft) if remote else (False, False)
     if not ledger.policy.gate:
@@ -101,7 +103,7 @@ def choose_guessers(
 
 
 def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[tuple[DrafterRecord, str]]:
-    """Return a machine's drafters to pause, each with the reason; the reason "" resumes a drafter."""
+    """Return which of a machine's drafters to pause, with the reason, or to resume, with the reason ""."""
     reason = "" if ledger.may_pay else TOO_DEAR
     if machine.account and not reason and not (account := machine.account.of(n_active)).is_active:
         reason = WAITS if account.is_probe else FASTER
@@ -115,7 +117,7 @@ def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[tuple[D
 def _choose_width(view: View, shape: NextShape, proposals: Sequence[Proposal]) -> tuple[int, bool]:
     """Choose one of a few widths for the step, on machines where a change of width costs more than rows do.
 
-    Afterwards the view has the cost of rows at this width.
+    Also set the view's cost of rows (seconds, change_s) for this width.
 
     Returns:
         The width, and True if a wider step would be best without the cost of a change of width.
@@ -132,9 +134,10 @@ def _choose_width(view: View, shape: NextShape, proposals: Sequence[Proposal]) -
 
 
 def _counts(view: View, proposals: Sequence[Proposal]) -> list[int]:
-    """Return how many guesses of each session are verified: the most probable guesses of all sessions.
+    """Return the number of guesses to verify, for each session: the most probable guesses of all sessions.
 
-    One budget serves all sessions. Only widths with a known price are considered.
+    All are verified if the policy has no gate, or if they are free because the step's width is fixed. Only
+    numbers of rows with a known time are considered.
     """
     if view.is_stable or not view.policy.gate:
         return list(map(len, proposals))
@@ -151,7 +154,7 @@ def _counts(view: View, proposals: Sequence[Proposal]) -> list[int]:
 
 
 def _shared_counts(view: View, proposals: Sequence[Proposal], overhead: float) -> list[int]:
-    """Return for each session how many of its guesses to verify: the best of all sessions' guesses.
+    """Return the number of guesses to verify, for each session: the best guesses of all sessions together.
 
     Args:
         view: The step.
@@ -170,7 +173,7 @@ def _shared_counts(view: View, proposals: Sequence[Proposal], overhead: float) -
 
 
 def _best_count(view: View, worth: Sequence[float], lost_s: Sequence[float] = ()) -> int:
-    """Return the number of guesses, best first, with the largest gain.
+    """Return the number of guesses, taken best first, whose verification gains the most tokens.
 
     Args:
         view: The step.
@@ -191,7 +194,7 @@ def _lost_s(view: View, ranked: Sequence[tuple[float, int]]) -> list[float]:
 
     Args:
         view: The step.
-        ranked: Guesses, best first: minus their probability, and their session's index.
+        ranked: For each guess, best first: its probability, negated, and its session's index.
     """
     n_pending = [ask.n_pending for ask in view.asks]
     lost = gain.lost_rows([(-negative, i) for negative, i in ranked], n_pending, view.policy.n_tail)

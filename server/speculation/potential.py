@@ -15,7 +15,7 @@ PAYS = 1 + SAVES  # least potential() for which guesses may pay: less is lost to
 
 
 def potential(seconds: Sequence[float], n_sessions: int, td_s: float = 0.0) -> float:
-    """Return the speed that good guesses can reach, relative to undrafted steps.
+    """Return the tokens per second that good guesses can reach, relative to those of undrafted steps.
 
     A good guess is right with probability SURE_SHARE.
 

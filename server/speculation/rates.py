@@ -68,13 +68,13 @@ class PythonTimes:
         return one.value if one.count >= KNOWN else None
 
     def observe_messages(self, timing: StepTiming, outside_s: float, n_sent: int, *, guessing: bool) -> None:
-        """Learn from a step in which drafters had n_sent sessions.
+        """Learn the Python time of drafters' messages from a step.
 
         Args:
             timing: Times of the step.
-            outside_s: Its seconds outside the decode.
-            n_sent: Sessions that drafters have.
-            guessing: Guesses were verified.
+            outside_s: Seconds of the step outside the decode.
+            n_sent: Sessions that drafters had; the step sent them messages about these.
+            guessing: True if guesses were verified.
         """
         n = timing.n_sessions
         if n_sent or not guessing:  # otherwise the guesses are not drafters'
@@ -87,14 +87,14 @@ class PythonTimes:
         self._drafters_s[guessing] = more_s and share * more_s
 
     def drafters_cost(self, undrafted_rate: float, *, guessing: bool) -> float:
-        """Return the cost of drafters' messages per session and step: the tokens that their time could make.
+        """Return the cost of drafters' messages per session and step, in tokens.
 
         Args:
             undrafted_rate: Tokens per second of undrafted steps.
             guessing: True if the session had guesses; the time to handle them then counts too.
 
         Returns:
-            Tokens; ASSUMED while the time is unknown.
+            The tokens that undrafted steps could make in the time; ASSUMED while the time is unknown.
         """
         seconds = self._drafters_s[guessing]
         return ASSUMED if seconds is None else seconds * undrafted_rate
@@ -116,7 +116,7 @@ class Rates:
 
     @property
     def guess_s(self) -> float:
-        """Return the Python seconds of a verified guess outside the decode; 0 until known."""
+        """Return the seconds of Python time that a verified guess takes; 0.0 until known."""
         return self._outside.value if self._outside.moments[0] >= LATEST else 0.0
 
     @property
@@ -127,8 +127,8 @@ class Rates:
     def uncrowded_s(self, n_rows: int, n_cells: int) -> float:
         """Return the seconds of a decode while no drafter works on the lead's cores.
 
-        If no such decode had about n_cells cells yet, its time in a short context is multiplied by a ratio:
-        the time of all decodes at n_cells by that in a short context. Infinite if no time is known.
+        If no such decode with about n_cells cells was seen yet, its time in a short context is multiplied by
+        t(n_cells) / t(short context), where t is the time of all decodes. Returns infinity if none is known.
         """
         curve = self.times.curve(n_cells)
         rows = min(n_rows, len(curve) - 1)
@@ -140,9 +140,9 @@ class Rates:
         return uncrowded_s or math.inf
 
     def undisturbed_s(self, timing: StepTiming) -> float:
-        """Return the seconds of the step's decode, or the usual ones if it took STEP_OUTLIER times as long.
+        """Return the seconds of the step's decode; the usual seconds if it took STEP_OUTLIER times as long.
 
-        A process that was stopped for a minute says nothing about the cost of guesses.
+        For example, a step during which the process was stopped says nothing about the cost of guesses.
         """
         curve = self.times.curve(timing.n_cells)
         usual_s = curve[min(timing.n_rows, len(curve) - 1)]
@@ -152,8 +152,8 @@ class Rates:
         """Learn from a step without prompts.
 
         Args:
-            plan: Its guesses.
-            timing: Its times.
+            plan: The step's plan.
+            timing: The step's times.
             uncrowded: True if no drafter worked on the lead's cores.
         """
         self.n_cells = timing.n_cells

@@ -1,12 +1,14 @@
 """Time steps of a few widths, for machines where a change of width costs more than rows do. Pure.
 
-On such a machine (server/llama/shapes.py) a step takes its usual time only after one or two steps of its
-width: the first rebuilds the graph, the second records it, unless a graph of this width and about this number
-of cells exists (graph_keys.py). So steps are padded to one of a few widths, the one with the largest gain.
-From its gain the cost of a change is subtracted, spread over the number of steps for which the width is
-likely to stay best. This cost includes the change back to undrafted steps, which are not padded, times the
-fraction of changes that are followed by such steps and not by a prompt. After a step of another shape, with
-rows of a prompt or another number of sessions, an undrafted step is a change of width as well.
+A width is the number of a step's rows, padding included. On such a machine (server/llama/shapes.py) the first
+step of another width rebuilds the GPU's graph and the second step records it, unless a graph of this width
+and about this number of cells exists (graph_keys.py). Only later steps take their usual time.
+
+So steps are padded to one of a few widths: the one with the largest gain, less the cost of changing to it.
+The cost is spread over the number of steps for which the width is likely to stay best. It includes a change
+back to undrafted steps, which are not padded, times the fraction of changes that are followed by undrafted
+steps and not by a prompt. After a step of another shape (with rows of a prompt, or another number of
+sessions) an undrafted step is a change of width as well.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ PLAIN = 0  # the width of steps without guesses, which are not padded
 
 
 class NextShape(NamedTuple):
-    """The next step, for which a width is to be chosen: the number of its rows, padding included."""
+    """The next step, for which a width (number of rows, padding included) is to be chosen."""
 
     n_rows: int  # rows without guesses
-    undrafted_s: float  # seconds without guesses, among steps of its width
+    undrafted_s: float  # seconds of the step without guesses, after steps of the same width
     rows_before: int  # padded rows of the step before; 0: it had another shape
     n_cells: int  # cells of the KV cache in use
     most_s: float = math.inf  # maximum extra seconds over an undrafted step, with changes of width
@@ -52,8 +54,8 @@ class ShapeTimes:
         """Begin with the times measured at the start.
 
         Args:
-            steady: By width: seconds of a decode that follows others of this width; empty: padding does not
-                pay.
+            steady: Seconds, by width, of a decode that follows decodes of the same width; empty: padding
+                does not pay.
             change_s: Extra seconds of the first decode of a width after decodes of another.
         """
         self.steady = dict(sorted(steady.items()))
@@ -76,16 +78,16 @@ class ShapeTimes:
         return bool(self.steady)
 
     def is_steady(self, n_rows: int) -> bool:
-        """Return True if a step of n_rows rows now takes its usual time."""
+        """Return True if the latest steps had n_rows rows, so that such a step now takes its usual time."""
         return all(rows == n_rows for rows in self._rows)
 
     # -- choosing
 
     def seconds(self, step: NextShape) -> list[float]:
-        """Return the seconds of the next step by its rows, with a share of the cost of a change of width.
+        """Return the seconds of the next step by rows, with its share of the cost of a change of width.
 
-        A draft model in the lead decides by these seconds how much to guess. Rows that would take longer
-        than a wider step are padded to its width.
+        A draft model in the lead decides by these seconds how much to guess. If a wider step takes less time
+        than n rows, entry n is the time of the wider step, since the n rows are padded to its width.
         """
         wider = self._wider(step)
         shares = self._shares_s([PLAIN, *wider], step, self._is_wider, self._n_in_run)
@@ -105,11 +107,11 @@ class ShapeTimes:
         Args:
             step: The step.
             probabilities: For each guess, best first: the probability that it is reached and right.
-            rate: The price of time, in tokens per second.
+            rate: Tokens that a second is worth.
 
         Returns:
-            The width, or PLAIN for a step without guesses and padding; and True if a wider step would be
-            chosen if changes of width cost nothing.
+            The width, or PLAIN for a step without guesses and padding; and whether a wider step is best when
+            the costs of changes of width are ignored.
         """
         n_rows, wider = step.n_rows, self._wider(step)
         widths, seconds = [PLAIN, *wider], [step.undrafted_s, *wider.values()]
@@ -132,14 +134,14 @@ class ShapeTimes:
         return not any(s < own_s for width, s in self.steady.items() if width > step.n_rows)
 
     def charge_s(self, width: int, step: NextShape) -> float:
-        """Return the seconds that a change to this width costs beyond those of a change to an undrafted step.
+        """Return how many more seconds a change to this width costs than a change to an undrafted step.
 
-        Return 0 if the time of the step is not limited (most_s is infinite).
+        Return 0.0 if the time of the step is not limited (most_s is infinite).
         """
         return self._beyond_s(width, step) if step.most_s < math.inf else 0.0
 
     def _wider(self, step: NextShape) -> dict[int, float]:
-        """Return the widths above this step's rows to which it may be padded, with their seconds."""
+        """Return seconds by width, for the widths to which this step may be padded within its time limit."""
         longest_s = step.undrafted_s + step.most_s
         return {
             w: s
@@ -150,11 +152,11 @@ class ShapeTimes:
     def _shares_s(
         self, widths: Iterable[int], step: NextShape, is_wider: bool, n_in_run: int
     ) -> dict[int, float]:
-        """Return by width the extra cost of a change to it over the cheapest change, in seconds per step.
+        """Return, by width, how much more a change to it costs than the cheapest change, in seconds per step.
 
-        The cost is spread over the steps of a run: as long as some padded width stays best, or none does. A
-        run is assumed to be as long as recent ones on average; the present kind (is_wider) lasts at least
-        n_in_run steps.
+        The cost is divided by the steps of a run: successive steps for which a padded width is best
+        (is_wider), or for which none is. A run is assumed to be as long as recent runs of its kind on
+        average, but the present run lasts at least n_in_run steps.
         """
         n_steps = {wider: run.value for wider, run in self._runs.items()}
         n_steps[is_wider] = max(n_steps[is_wider], n_in_run)
@@ -163,9 +165,9 @@ class ShapeTimes:
         return {width: (way_s - least_s) / n_steps[width != PLAIN] for width, way_s in ways.items()}
 
     def _way_s(self, width: int, step: NextShape) -> float:
-        """Return the extra seconds of steps after a change to `width`; 0 if the previous step had this width.
+        """Return the extra seconds that a change to `width` costs; 0.0 if the previous step had this width.
 
-        If the previous step was undrafted, the expected cost of a change back is included.
+        If the previous step was not padded, the expected cost of a change back is included.
         """
         before = step.rows_before
         if (rows := width or step.n_rows) == before:
@@ -191,15 +193,15 @@ class ShapeTimes:
         self._end_run(0.0)
 
     def chosen(self, *, is_wider: bool) -> None:
-        """Note whether a wider step or an undrafted one was best, ignoring the cost of a change."""
+        """Note whether a wider step or an undrafted one was best, ignoring the cost of a change of width."""
         if is_wider != self._is_wider:
             self._end_run(1.0)
         self._is_wider, self._n_in_run = is_wider, self._n_in_run + 1
 
     def _end_run(self, followed_by_plain: float) -> None:
-        """End the present run: steps for which a wider width was best, or steps for which none was.
+        """End the present run of steps, for all of which a wider width was best, or for none of them.
 
-        followed_by_plain: 1 if undrafted steps follow, 0 if a prompt does.
+        followed_by_plain: 1.0 if undrafted steps follow, 0.0 if a prompt does.
         """
         if self._n_in_run:
             self._runs[self._is_wider].observe(self._n_in_run)
@@ -208,7 +210,7 @@ class ShapeTimes:
             self._n_in_run = 0
 
     def observe(self, n_rows: int, n_cells: int, seconds: float) -> None:
-        """Learn from a decode of n_rows padded rows, with n_cells cells in use."""
+        """Learn that a decode of n_rows rows, padding included, with n_cells cells in use, took `seconds`."""
         place = next((i for i, rows in enumerate(self._rows) if rows != n_rows), None)
         self._rows = [n_rows, *self._rows[:-1]]
         shape = n_rows, n_cells // CELLS_STEP
@@ -227,10 +229,11 @@ class ShapeTimes:
     def _timed(self, n_rows: int, known: float, seconds: float) -> None:
         """Learn the seconds of a step that follows steps of the same width.
 
-        Other widths move slowly towards what this step suggests. If it takes more seconds than at first,
-        mostly for a longer context, others are expected to take as many more; if it takes less, since the
-        start was a busy moment, they shrink in proportion. The estimate for fewer rows is capped, so that one
-        disturbed narrow step does not make it look slower than a wider one.
+        The times of other widths move slowly towards what this step suggests. If this width takes more
+        seconds than at the lead's start, mostly because of a longer context, other widths are expected to
+        take as many more. If it takes less, because the machine was busy at the start, the times of other
+        widths are expected to shrink in proportion. The times of fewer rows are capped, so that one disturbed
+        step does not make a narrow width look slower than a wide one.
 
         Args:
             n_rows: The width.

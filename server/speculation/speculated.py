@@ -59,9 +59,10 @@ class Speculated:
 
     @property
     def tree(self) -> ScoredTree:
-        """The tree of guesses past all committed tokens.
+        """Return the tree of guesses after all committed tokens.
 
-        It is updated only when read, so that a session for which nobody guesses costs nothing.
+        The tree is moved past newly committed tokens only when it is read, so that it costs nothing in a
+        session without guesses.
         """
         tree, tokens = self._tree, self.session.tokens
         if tree.position != len(tokens):
@@ -90,7 +91,8 @@ class Speculated:
     def allows(self, source: str) -> bool:
         """Return True if the request allows this source.
 
-        The guesses of sources that agree have all their names, joined by " & "; one allowed name suffices.
+        A guess on which several sources agree has all their names, joined by " & ", as its source. Then one
+        allowed name suffices.
         """
         wanted = self.session.bounds.drafters
         if wanted is None:
@@ -114,12 +116,15 @@ class Speculated:
         return self.n_indexed < len(self.session.tokens)
 
     def keep_up(self) -> None:
-        """Index the tokens committed since the last call; if they are many, leave them to index()."""
+        """Add newly committed tokens to the lookup, unless they are more than INDEXED: index() adds those."""
         if 0 < len(self.session.tokens) - self.n_indexed <= INDEXED:
             self.index(INDEXED)
 
     def index(self, most: int) -> int:
-        """Index at most `most` more tokens, since a long prompt takes several steps; return how many."""
+        """Add at most `most` more tokens to the lookup, and return how many were added.
+
+        A long prompt is added over several steps.
+        """
         if self.lookup is None:
             return 0
         new = self.session.tokens[self.n_indexed : self.n_indexed + most]
@@ -128,13 +133,13 @@ class Speculated:
         return len(new)
 
     def look_up(self, n: int) -> None:
-        """Add at most n guesses of the lookup to the tree."""
+        """Add at most n guesses of the lookup to the tree, if it has indexed all tokens."""
         self.keep_up()
         if self.lookup is not None and not self.is_behind and self.allows("lookup"):
             self._graft("lookup", self.lookup.guess(n, LEAST))
 
     def expect(self, n: int) -> None:
-        """Add to the tree, as guesses, at most n next tokens of the reply that the client predicted."""
+        """Add at most n guesses to the tree: the next tokens of the reply that the client predicted."""
         if self.prediction is not None and self.allows("prediction"):
             new = self.session.tokens[self.n_prompt + self._n_expected :]
             self.prediction.extend(new)

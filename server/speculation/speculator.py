@@ -1,7 +1,7 @@
-"""Implement the engine's Proposer: guesses of all sources, as many as pay.
+"""Implement the engine's Proposer: collect guesses of all sources, and verify as many as pay.
 
-Sources graft into one tree per session. The planner decides what is verified and who is asked, the speculator
-carries it out, and the ledger learns from the result.
+All sources add their guesses to one tree per session. The planner decides which sources are asked and which
+guesses are verified. The speculator carries this out, and the ledger learns from the result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from server.speculation.view import View
 
 
 class Speculator(Proposer):
-    """Proposes guesses. Sessions without any source cost a few microseconds a step."""
+    """A Proposer with several sources of guesses: lookups, a model in the lead, and drafters.
+
+    A session without any source costs a few microseconds per step.
+    """
 
     def __init__(
         self,
@@ -40,7 +43,15 @@ class Speculator(Proposer):
         times: StepTimes | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Begin without sessions, with step times measured at the start."""
+        """Begin without sessions.
+
+        Args:
+            policy: How the lead speculates.
+            remote: The drafters on the bus; None: none are used.
+            inline: The model in the lead that drafts; None: there is none.
+            times: Step times measured when the lead started; None: there are none.
+            clock: Returns the time in seconds.
+        """
         self._policy, self._remote, self._clock = policy, remote, clock
         self.hits = remote.hits if remote else HitRates()
         self._sessions: dict[int, Speculated] = {}
@@ -124,7 +135,7 @@ class Speculator(Proposer):
             plan.charges = add_charges(plan.charges, self._inline.guess_beside(plan.drafting))
 
     def _tell(self, remote: RemoteDrafters) -> None:
-        """Send drafters what was committed."""
+        """Send drafters the newly committed tokens of their sessions."""
         for speculated in self._sessions.values():
             if speculated.drafters:
                 remote.send_commits(speculated)
@@ -132,18 +143,21 @@ class Speculator(Proposer):
     # -- for others ----------------------------------------
 
     def overlap(self, work: Callable[[], None]) -> None:
-        """Call `work` whenever a draft model in this process leaves a moment for it."""
+        """Call `work` from now on before each guess of the model in the lead, or while a GPU makes it."""
         if self._inline:
             self._inline.model.overlap(work)
 
     def drafters(self) -> list[DrafterRecord]:
-        """Return all drafters on the bus. Safe from any thread."""
+        """Return all drafters on the bus, including refused ones. Safe from any thread."""
         return self._remote.drafters() if self._remote else []
 
     # -- a step ----------------------------------------
 
     def _take_in(self, n_active: int) -> Guessers:
-        """Take in drafters' messages, pause or resume drafters, and return who may guess."""
+        """Handle drafters' messages, pause or resume drafters, and return which sources may guess.
+
+        n_active: Sessions that have a slot or wait for one.
+        """
         remote, ledger = self._remote, self.ledger
         if remote:
             remote.drain()
@@ -160,11 +174,11 @@ class Speculator(Proposer):
 
     @property
     def _model_gains(self) -> bool:
-        """True if guesses of the model in the lead have gained time lately, or no gate requires that."""
+        """True if the model in the lead has gained tokens lately, or the policy has no gate."""
         return not self._policy.gate or bool(self.ledger.inline and self.ledger.inline.gain > 0.0)
 
     def _nobody_guesses(self, guessers: Guessers) -> bool:
-        """Return True if no source guesses for sessions without a grammar."""
+        """Return True if only grammars may guess in this step. Always False if the policy has no gate."""
         if self._n_expected or not self._policy.gate or guessers.lookup:
             return False
         if not guessers.models:
@@ -222,7 +236,7 @@ class Speculator(Proposer):
         return plan
 
     def _view(self, asks: Sequence[Ask], step: Upcoming, guessers: Guessers) -> View:
-        """Return what the planner sees of this step."""
+        """Return the planner's input for this step."""
         ledger, policy, n_rows, n = self.ledger, self._policy, step.n_rows, len(asks)
         times, sessions = ledger.times, [self._sessions[ask.session] for ask in asks]
         is_stable = sessions[0].session.bounds.exactness == "width-stable"  # such a session is alone
@@ -246,7 +260,11 @@ class Speculator(Proposer):
         return view
 
     def _begin(self, view: View) -> float:
-        """Graft guesses of grammars, clients and earlier texts; return the seconds taken."""
+        """Add guesses of grammars, clients and lookups to the trees.
+
+        Returns:
+            The seconds taken; 0.0 if lookups may not guess.
+        """
         lookups = view.guessers.lookup
         began = self._clock() if lookups else 0.0
         for ask, speculated in zip(view.asks, view.sessions, strict=True):

@@ -1,4 +1,4 @@
-"""What the speculator plans for a step, and learns from when the step is over."""
+"""The speculator's plan of a step, and what the ledger needs to learn from the finished step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_MODEL = LOOKUP, GRAMMAR, PREDICTION  # sources that take no model's time
 
 
 class Guessers(NamedTuple):
-    """Sources that may guess in a step."""
+    """Sources that may guess in a step, and drafters to pause or resume before it."""
 
     lookup: bool = False
     inline: bool = False  # the model in the lead
@@ -26,12 +26,12 @@ class Guessers(NamedTuple):
 
     @property
     def models(self) -> bool:
-        """True if a model guesses."""
+        """True if the model in the lead or a drafter may guess."""
         return self.inline or self.drafters
 
     @property
     def nobody(self) -> bool:
-        """True if no source guesses."""
+        """True if no source may guess."""
         return not (self.lookup or self.inline or self.drafters)
 
 
@@ -43,10 +43,10 @@ class DraftPath:
     """Guesses of a model in the lead for one session in one step."""
 
     limit: int  # guesses that the session can afford
-    most: int  # guesses that are possible apart from that
+    most: int  # maximum guesses by the request and the model, whether the session can afford them or not
     acceptance: float  # probability that a next guess is right if those before it are
-    # of the two kinds, sure and unsure guesses, the likelier first: the kind's share, and the expected tokens
-    # of 0, 1, … such guesses; fixed within a step
+    # for sure and for unsure guesses, the more frequent kind first: its share of all guesses, and the
+    # expected number of right ones among 0, 1, … such guesses in a row; fixed within a step
     prospects: Sequence[tuple[float, Sequence[float]]]
     tokens: list[int] = field(default_factory=list[int])
     drafted: list[Distribution] = field(default_factory=list[Distribution])
@@ -61,7 +61,7 @@ class Drafting:
     source: str
     td_s: float  # seconds of a round of guesses, one for each session
     gate: bool  # False: guesses are made whether they pay or not
-    brought: float  # recent tokens per session beyond its cost
+    brought: float  # the model's recent gain less its cost, in tokens per session
     behind_s: Callable[[int], float]  # seconds to evaluate a session's tokens that the model lacks
     seconds: Sequence[float]  # by rows of the step, including rows evaluated again after wrong guesses
     n_rows: int = 1  # rows of the step without guesses
@@ -75,7 +75,7 @@ class Drafting:
     n_guesses: int = 0  # guesses so far
     has_guessed: bool = False  # the model was asked for a guess between two steps
     probe_s: float = 0.0  # seconds of guesses that did not seem to pay
-    n_read: int = 0  # tokens that were behind and were evaluated
+    n_read: int = 0  # evaluated tokens that the model lacked
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class DraftPlan(Plan):
 def add_charges(
     one: Mapping[int, float] | None, other: Mapping[int, float] | None
 ) -> Mapping[int, float] | None:
-    """Return, by session, the sums of the tokens that guesses cost; None: no costs."""
+    """Add two maps of what guesses cost, in tokens by session. None and an empty map mean no costs."""
     if not (one and other):
         return one or other
     return {id: one.get(id, 0.0) + other.get(id, 0.0) for id in {*one, *other}}

@@ -31,7 +31,10 @@ REFRESH = 8  # steps until a cached curve is made anew, in 72 us with 32 widths.
 
 
 class StepTimes:
-    """Seconds per decode of 1 to max_rows rows. Contexts are in buckets that double from 256 cells on."""
+    """Seconds of a decode of 1 to max_rows rows, by number of cells in use.
+
+    Numbers of cells are grouped in buckets: below 256, below 512, below 1024, and so on.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class StepTimes:
         self.calibrate(calibrated or {})
 
     def calibrate(self, seconds: Mapping[int, float]) -> None:
-        """Take new calibrated times (rows: seconds) in place of the old; times of observed steps are kept."""
+        """Replace the calibrated times by `seconds`, by rows; keep the times of observed steps."""
         self._calibrated = {r: s for r, s in seconds.items() if 0 < r <= self.max_rows}
         self._wider = _wider(self._calibrated)
         self._curves.clear()
@@ -78,7 +81,10 @@ class StepTimes:
         self._latest[bucket, rows] = self._now
 
     def curve(self, n_cells: int) -> list[float]:
-        """Return the seconds for 0 … max_rows rows, never decreasing; all 0 before any observation."""
+        """Return the seconds of a decode of 0 … max_rows rows with n_cells cells in use.
+
+        They never decrease. All are 0.0 while no time is known.
+        """
         bucket = _bucket(n_cells)
         made, curve = self._curves.get(bucket, (-REFRESH, []))
         if self._now - made >= REFRESH:
@@ -87,13 +93,13 @@ class StepTimes:
         return curve
 
     def padded(self, n_rows: int, n_cells: int) -> int:
-        """Return the number of rows to which a step of n_rows rows is padded, as the wider decode is faster.
+        """Return the rows to which a step of n_rows rows is padded because the wider decode is faster.
 
-        Calibration proposes the width. Once a step of that width with about this number of cells was seen,
-        two steps of n_rows rows must confirm that it saves time, since a padded step does not show its
-        unpadded time. Measured steps alone never cause padding: if other work had slowed the narrow ones, the
-        padded steps that follow would not show that this is over. Where a change of width costs more than
-        rows do, the plan sets the width instead.
+        Return n_rows if no padding pays. Calibration proposes a width. Once a step of that width with about
+        n_cells cells was seen, two steps of n_rows rows must confirm that it saves time, since a padded step
+        does not show its unpadded time. Measured steps alone never cause padding: if other work had slowed
+        the narrow steps, the padded steps that follow would not show that this is over. Where a change of
+        width costs more than rows do, the plan sets the width, and this method never pads.
         """
         width = n_rows if self.shapes.pays else self._wider.get(n_rows, n_rows)
         here = self._buckets.get(_bucket(n_cells), {})
@@ -113,9 +119,9 @@ class StepTimes:
         return self.shapes.steady.get(n_rows) or curve[min(n_rows, len(curve) - 1)]
 
     def by_guesses(self, n_rows: int, n_cells: int) -> Sequence[float]:
-        """Return the seconds of a decode by number of rows; n_rows of them are no guesses.
+        """Return the seconds of a decode by rows, for a step that has n_rows rows besides guesses.
 
-        If padding pays, a decode with guesses takes the time of its padded number of rows.
+        If padding pays, more than n_rows rows take the time of the width to which they are padded.
         """
         seconds = self.curve(n_cells)
         if self.shapes.pays:
@@ -125,21 +131,24 @@ class StepTimes:
         return seconds
 
     def knows(self, rows: int) -> bool:
-        """Return True if this width was ever measured, in any context."""
+        """Return True if the time of a decode of `rows` rows is known, or rows > max_rows."""
         known = rows in self._calibrated or any(rows in timings for timings in self._buckets.values())
         return known or rows > self.max_rows
 
     def has_seen(self, n_cells: int) -> bool:
-        """Return True if a step had about this number of cells."""
+        """Return True if a decode with about n_cells cells in use was observed."""
         return _bucket(n_cells) in self._buckets
 
     def measured(self, rows: int, n_cells: int) -> float:
-        """Return the seconds of steps of this width and about this number of cells; 0 if none."""
+        """Return the mean seconds of decodes of `rows` rows with about n_cells cells; 0.0 if unknown."""
         timing = self._buckets.get(_bucket(n_cells), {}).get(rows)
         return timing.value if timing else 0.0
 
     def table(self) -> dict[int, float]:
-        """Return the measured seconds by rows, for the smallest context. Safe from any thread."""
+        """Return seconds by rows: observed ones of the smallest context, else calibrated ones.
+
+        Safe from any thread.
+        """
         buckets = list(self._buckets)  # a list at once, as below: the engine's thread changes both dicts
         seen = list(self._buckets.get(min(buckets), {}).items()) if buckets else []
         return dict(sorted((self._calibrated | {rows: timing.value for rows, timing in seen}).items()))
@@ -158,9 +167,10 @@ class StepTimes:
         return widened
 
     def _elsewhere(self, bucket: int) -> dict[int, float]:
-        """Return seconds by rows from the nearest other context, or as calibrated.
+        """Return seconds by rows: observed ones of the nearest other bucket, else calibrated ones.
 
-        Calibrated widths count as slightly faster: trying one costs little, never trying it may cost much.
+        Calibrated times of several rows are lowered by OPTIMISM, because trying a width costs little, while
+        never trying it may cost much.
         """
         found = {rows: s if rows == 1 else OPTIMISM * s for rows, s in self._calibrated.items()}
         for other in sorted(self._buckets, key=lambda b: -abs(b - bucket)):
@@ -169,7 +179,7 @@ class StepTimes:
         return found
 
     def _forget(self) -> None:
-        """Forget the times of widths that no step has had for long."""
+        """Forget times that no step has updated for FORGOTTEN steps."""
         since, latest = self._now - FORGOTTEN, self._latest
         for bucket, timings in list(self._buckets.items()):
             recent = {rows: timing for rows, timing in timings.items() if latest[bucket, rows] > since}
@@ -180,7 +190,7 @@ class StepTimes:
 
 
 def _wider(calibrated: Mapping[int, float]) -> dict[int, int]:
-    """Return the rows to pad a step to, by its rows, where calibration says that this saves time."""
+    """Return, by rows of a step, the wider step to pad it to, where calibrated times say that this pays."""
     found, last = dict[int, int](), max(calibrated, default=0)
     curve = _interpolated(calibrated, last) if calibrated else []
     for rows in range(1, last):
@@ -195,7 +205,10 @@ def _bucket(n_cells: int) -> int:
 
 
 def _interpolated(known: Mapping[int, float], max_rows: int) -> list[float]:
-    """Interpolate between known widths; each row beyond them adds as much as those between do on average."""
+    """Return the seconds of 0 … max_rows rows, interpolated between those of known numbers of rows.
+
+    Each row beyond the largest known number adds as much as the known rows do on average.
+    """
     first, last = min(known), max(known)
     row_s = max(0.0, known[last] - known[first]) / max(1, last - first)
     widest_s = known[last] + row_s * (max_rows - last)
@@ -203,7 +216,7 @@ def _interpolated(known: Mapping[int, float], max_rows: int) -> list[float]:
 
 
 def _lines(points: Mapping[int, float], end: int) -> list[float]:
-    """Interpolate between these points from 0 to `end`, constant beyond them."""
+    """Return values at 0, 1, … `end`, interpolated between these points and constant outside of them."""
     places = sorted(points)
     values: list[float] = np.interp(range(end + 1), places, [points[place] for place in places]).tolist()
     return values

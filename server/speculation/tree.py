@@ -1,7 +1,8 @@
 """Merge the guesses of all sources past a session's committed tokens into one scored tree.
 
-Every place in the tree has a chain hash, so a draft may continue the committed tokens, an earlier guess, or a
-place that the lead has passed: the part that still agrees with the committed tokens is grafted.
+Every node of the tree has a chain hash, by which a draft names the text that it continues: the committed
+tokens, an earlier guess, or a shorter text if the lead has committed more since the draft was made. In the
+last case only guesses after the tokens committed since, if the draft has these, are added to the tree.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ class _GuessNode:
 
 
 class ScoredTree:
-    """One session's tree of target token ids. Not thread-safe."""
+    """One session's tree of guesses, which are token ids of the target. Not thread-safe."""
 
     def __init__(self, position: int, chain: int) -> None:
-        """Begin after `position` committed tokens, whose hash is `chain`."""
+        """Begin after `position` committed tokens, whose chain hash is `chain`."""
         self._start = self.position = position  # committed tokens: at first, and now
         self._chains = [chain]  # after start, start + 1, … committed tokens
         self._committed: list[int] = []
@@ -72,11 +73,12 @@ class ScoredTree:
         return self._root.chain
 
     def graft(self, draft: Draft) -> Grafted:
-        """Add a draft's guesses for uncommitted positions to the tree, and return what became of the draft.
+        """Add a draft's guesses for uncommitted positions to the tree.
 
-        'fresh': its guesses follow a token of the tree; 'late': they follow an earlier committed token, and
-        some agree with the committed tokens; 'stale': they disagree with the committed tokens; 'lost': they
-        continue guesses that never arrived; 'full': the tree has no room for all of them.
+        Returns:
+            'fresh': The guesses follow a token of the tree. 'late': They follow an earlier committed token,
+            and some agree with the tokens committed since. 'stale': They contradict committed tokens. 'lost':
+            They continue guesses that never arrived. 'full': The tree has no room for all of them.
         """
         if draft.base < self.position:
             return self._graft_late(draft)
@@ -108,7 +110,7 @@ class ScoredTree:
         return "late" if any(a is not None for a in agreed) else "stale"
 
     def _unplaced(self, draft: Draft) -> Grafted:
-        """Return 'stale' or 'lost' for a draft that cannot be grafted; remember it for its continuations."""
+        """Return 'stale' or 'lost' for a draft that has no place; remember it to recognise continuations."""
         chain, places = draft.chain, self._before[-1]
         here = draft.base <= self.position or chain in self._places
         known = here or any(chain in before for before in self._before)
@@ -120,7 +122,7 @@ class ScoredTree:
         return "stale" if known else "lost"
 
     def _grow(self, parent: _GuessNode, token: int, source: str, confidence: int) -> _GuessNode | None:
-        """Return the child with this token, new or existing; None if there is no room for it."""
+        """Add a guess below `parent`, or merge it with an equal one; return its node, None without room."""
         node = parent.children.get(token)
         if node is not None:
             node.confidence = max(node.confidence, confidence)
@@ -145,7 +147,7 @@ class ScoredTree:
         return self._held[source] <= MAX_NODES and len(self._places) <= MAX_TREE_NODES
 
     def guess(self, source: str, tokens: Sequence[int], confidences: Sequence[int]) -> None:
-        """Add a chain of guesses that follows the committed tokens."""
+        """Add a chain of guesses after the committed tokens. Confidences are bytes: probability times 255."""
         node: _GuessNode | None = self._root
         for token, confidence in zip(tokens, confidences, strict=True):
             node = self._grow(node, token, source, confidence)
@@ -153,7 +155,7 @@ class ScoredTree:
                 return
 
     def branch(self, path: Sequence[int], source: str, token: int, confidence: int) -> None:
-        """Add one guess to the tree, behind a path of guesses that begins at the root."""
+        """Add one guess after `path`, the tokens from the root on, unless the tree lacks this path."""
         node: _GuessNode | None = self._root
         for step in path:
             node = node.children.get(step) if node else None
@@ -161,7 +163,7 @@ class ScoredTree:
             self._grow(node, token, source, confidence)
 
     def commit(self, tokens: Sequence[int], hits: HitRates) -> None:
-        """Move the root along these tokens, learn from the guesses at their places, and drop wrong ones."""
+        """Move the root past these committed tokens, learn from guesses for them, and drop wrong guesses."""
         root, position, chain, chains = self._root, self.position + len(tokens), self.chain, self._chains
         node: _GuessNode | None = root
         for token in tokens:
@@ -199,15 +201,15 @@ class ScoredTree:
         allows_source: Callable[[str], bool] | None = None,
         allows: Callable[[Sequence[int]], bool] | None = None,
     ) -> Proposal:
-        """Return the most probable tree, most probable guesses first.
+        """Return the most probable guesses as a tree, most probable ones first.
 
         Args:
             hits: Hit rates of the sources.
             limit: Maximum guesses.
-            leaves: Maximum leaves.
-            p_min: Minimum probability of a guess's path.
+            leaves: Maximum leaves of the returned tree.
+            p_min: Minimum probability that a guess and all before it are right.
             allows_source: Returns True for sources that may guess; None: all may.
-            allows: Returns True for paths from the root that a grammar allows; None: all are.
+            allows: Returns True for token paths from the root that a grammar allows; None: all are allowed.
         """
         tokens, parents, sources, probabilities = _ints(), _ints(), _texts(), _floats()
         heap: list[_Ranked] = []
@@ -261,7 +263,7 @@ def _learn(hits: HitRates, guesses: Collection[_GuessNode], token: int) -> None:
 
 
 def _path(tokens: list[int], parents: list[int], parent: int, token: int) -> list[int]:
-    """Return the tokens from the root to a token below this parent."""
+    """Return the tokens from the root to `token`, a child of the node with index `parent` (or ROOT)."""
     path = [token]
     while parent != ROOT:
         path.append(tokens[parent])

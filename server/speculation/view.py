@@ -1,4 +1,4 @@
-"""What the planner sees of a step: what its rows cost, and the available guesses. Pure."""
+"""The planner's input for a step: what rows cost, and the available guesses. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from server.speculation.step_times import StepTimes
 
 @dataclass(slots=True)
 class View:
-    """All that plan() decides by: the sessions' trees and hit rates, what rows cost, and accounts."""
+    """Input of the planner for one step: guesses of sessions, hit rates, cost of rows, and pauses."""
 
     policy: Policy
     asks: Sequence[Ask]
@@ -26,7 +26,7 @@ class View:
     undrafted_s: float  # seconds of the step without guesses and padding
     rate: float  # tokens per second that its time is worth
     guess_s: float = 0.0  # Python seconds of a verified guess outside the decode
-    change_s: float = 0.0  # extra seconds of a change to the step's width and back; 0: without limit
+    change_s: float = 0.0  # extra seconds of a change to the step's width and back (ShapeTimes.charge_s)
     guessers: Guessers = NOBODY
     shape: NextShape | None = None  # None: the step cannot be padded to one of a few widths
     is_stable: bool = False  # the step's one session is width-stable, so guesses are free
@@ -48,13 +48,13 @@ class View:
         return self.rate * self.guess_s
 
     def guess_cost(self, n: int) -> float:
-        """Return the cost of each of n guesses: the tokens that undrafted steps make in the guess's time."""
+        """Return the cost of each guess if n are verified: tokens that undrafted steps make in its time."""
         undrafted_s = self.undrafted_s
         later_s = self.change_s + self.seconds[min(self.n_rows + n, len(self.seconds) - 1)] - undrafted_s
         return self.n_sessions * max(0.0, later_s) / (undrafted_s * max(1, n)) if undrafted_s else 0.0
 
     def again_cost(self) -> float:
-        """Return the cost of evaluating one row again: the tokens of undrafted steps in the row's time."""
+        """Return the cost of evaluating one row again: tokens that undrafted steps make in that time."""
         single_s = self.seconds[min(self.n_sessions, len(self.seconds) - 1)]
         n_more = self.n_rows - self.n_sessions
         if not (single_s and n_more):

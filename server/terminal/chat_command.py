@@ -50,7 +50,7 @@ class ChatSettings(ClientSettings):
 
 
 def chat(settings: ChatSettings) -> int:
-    """Run until :quit or the end of input. Raises StartupError if no lead answers."""
+    """Run duo chat until :quit or the end of input. Raises StartupError if no lead answers."""
     given = {"temperature": settings.temp, "max_tokens": settings.max_tokens}
     fields = {name: value for name, value in given.items() if value is not None}
     with settings.client(httpx.Timeout(10, read=None)) as client:  # a reply may take any time to begin
@@ -97,7 +97,7 @@ class Terminal:
         self._replies = ShownReplies(console, dialogue)
 
     def run(self, read: Callable[[], str]) -> None:
-        """Run until :quit, the end of input, or Ctrl-C twice."""
+        """Handle lines, which `read` returns, until :quit, the end of input, or Ctrl-C twice."""
         warned = False
         while True:
             try:

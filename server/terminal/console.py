@@ -16,7 +16,7 @@ LogFormat: TypeAlias = Literal["text", "json"]
 
 
 class LogConsole(Console):
-    """A console that falls silent once nobody reads it; rich would end the process or the printing thread."""
+    """A console that stops printing once its pipe is closed, where rich would end the process or thread."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -29,7 +29,7 @@ class _Handler(logging.Handler):
         self._json = form == "json"
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record; never raises, so a full disk ends no thread that logs."""
+        """Print a record. Never raises, so that a full disk does not end the thread that logs."""
         try:
             line = _as_json(record) if self._json else self._plain_line(record)
             self._console.print(line, highlight=False, soft_wrap=True)
@@ -37,7 +37,7 @@ class _Handler(logging.Handler):
             self.handleError(record)
 
     def _plain_line(self, record: logging.LogRecord) -> Text:
-        """Return a line; warnings and errors are in colour, with the id of their request."""
+        """Return a record as a line; warnings and errors are in colour, with the id of their request."""
         error = record.levelno >= logging.ERROR
         style = "red" if error else "yellow" if record.levelno > logging.INFO else ""
         account = CURRENT.get()
@@ -67,7 +67,7 @@ def _as_json(record: logging.LogRecord) -> Text:
 
 
 def log_to(console: Console, form: LogFormat = "text") -> None:
-    """Print duo's log on this console, and uvicorn's warnings."""
+    """Print duo's log and uvicorn's warnings on this console, in the given form."""
     handler = _Handler(console, form)
     for name, level in (("duo", logging.INFO), ("uvicorn", logging.WARNING)):
         logger = logging.getLogger(name)

@@ -16,7 +16,7 @@ NEEDS_KEY = "this lead wants an API key: give it with --api-key KEY, or set DUO_
 
 
 class Dialogue:
-    """A conversation with a lead, which grows by a question and its answer."""
+    """A conversation with a lead: its messages, and the `fields` that every request sends."""
 
     def __init__(self, client: httpx.Client, system: str | None, fields: dict[str, Any]) -> None:
         self.fields = fields
@@ -33,7 +33,7 @@ class Dialogue:
         self.messages = [message for message in self.messages if message["role"] == "system"]
 
     def take_back(self) -> str | None:
-        """Remove the last question and its answer, and return the question."""
+        """Remove the last question and its answer, and return the question; None if there is none."""
         asked = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
         if not asked:
             return None
@@ -91,7 +91,7 @@ class Dialogue:
 
 
 def model_of(client: httpx.Client) -> str:
-    """Return the name of the lead's model. Raises StartupError."""
+    """Return the name of the lead's model. Raises StartupError if no lead answers, or with an error."""
     response = answer_of(client, "/v1/models")
     if response.status_code != 200:
         raise StartupError(f"{client.base_url}: {_error_message(response)}")

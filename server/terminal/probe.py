@@ -38,7 +38,7 @@ from server.settings import BUNDLED_MODEL
 MIN_SCORED_ROWS = 16
 N_PREFIX = 400  # tokens: flash attention on the CPU splits a row's work only beyond some hundred cells
 N_RESIDENT = 300  # tokens of the other sequence: more than one block of cells in attention
-PROBE_CELLS = 1024  # of the KV cache: room for both sequences and 64 rows
+PROBE_CELLS = 1024  # cells of the KV cache: room for both sequences and 64 rows
 TEXT = """The lead reads the prompt once and then writes one word after another. While it writes, others
 guess what it will say next and send their guesses ahead. Before each step it looks at what has arrived,
 checks all of it at once and keeps what it would have said anyway. A good guess saves a step, a bad one costs
@@ -64,9 +64,9 @@ class ProbeSettings(ModelSettings):
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """Effects of the width of a decode on a row of logits.
+    """Effects of a decode's width, and of another sequence, on the logits of the same rows.
 
-    differences and flips compare each width with the first one.
+    `differences` and `flips` compare each width with the first one.
     """
 
     widths: tuple[int, ...]
@@ -84,7 +84,7 @@ class ProbeResult:
 
     @property
     def exact(self) -> bool:
-        """True if no bit of the logits depended on a decode's width or on other sequences."""
+        """Return True if no bit of the logits depended on a decode's width or on another sequence."""
         return len(self.classes) == 1 and not self.moved and not self.beside
 
     def as_json(self) -> dict[str, Any]:
@@ -92,7 +92,10 @@ class ProbeResult:
 
 
 def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
-    """Compare the logits of each width: arrays of shape (rows, vocabulary size), at least one of one row."""
+    """Compare the logits of equal rows at each width.
+
+    rows_by_width: Arrays of shape (rows, vocabulary size), of at least one width and one row.
+    """
     first = next(iter(rows_by_width.values()))
     classes: dict[bytes, list[int]] = {}
     for width, rows in rows_by_width.items():
@@ -224,7 +227,7 @@ def _smallest_margin(rows: Logits) -> float:
 
 
 def probe(settings: ProbeSettings) -> int:
-    """Print a table or JSON. Raises StartupError if the model cannot be loaded."""
+    """Probe a model; print a table or JSON, and return 0. Raises StartupError if it cannot be loaded."""
     if settings.max_width > settings.batch_size:
         raise StartupError(
             f"--max-width {settings.max_width} needs at least --batch-size {settings.max_width}"

@@ -14,7 +14,7 @@ REJECTED = "strike red"
 
 
 class ReplyPrinter:
-    """Prints one reply at a time from the engine's events; show_rejected: also rejected draft tokens."""
+    """Prints the replies in the engine's events, one at a time; with show_rejected, rejected drafts too."""
 
     def __init__(self, console: Console, vocabulary: Vocabulary, *, show_rejected: bool) -> None:
         self._console = console

@@ -29,7 +29,7 @@ class ShownReplies:
         self._guessers: list[str] = []  # in the order of their colours
 
     def ask(self, question: str) -> None:
-        """Send a question, print the reply and its cost; Ctrl-C ends the reply. Raises DuoError."""
+        """Send a question, print the reply and its speed; Ctrl-C ends the reply. Raises DuoError."""
         timings: dict[str, Any] | None = None
         counts = Counter[str]()
         thinking = False
@@ -47,7 +47,10 @@ class ShownReplies:
             self._console.print(self._legend_text(counts))
 
     def _show_delta(self, delta: Any, tokens: Any, *, thinking: bool) -> bool:
-        """Print a delta; return True if it ends in thoughts. `thinking`: thoughts were printed last."""
+        """Print a delta; return True if its last text is reasoning, as `thinking` says of the text before.
+
+        tokens: Text and source of each token in the delta's content, if known.
+        """
         thought, text = delta.get("reasoning_content"), delta.get("content")
         if thought:
             self._console.print(Text(thought, "dim italic"), end="", soft_wrap=True)

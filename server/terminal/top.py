@@ -69,7 +69,7 @@ def sample(client: httpx.Client) -> Sample:
 
 
 def top(settings: TopSettings) -> int:
-    """Run until Ctrl-C. Raises StartupError if no lead answers at first."""
+    """Run duo top until Ctrl-C, and return 0. Raises StartupError if no lead answers at first."""
     console = Console(highlight=False)
     with settings.client(httpx.Timeout(5)) as client:
         before = sample(client)
@@ -83,7 +83,10 @@ def top(settings: TopSettings) -> int:
 
 
 def watch(console: Console, client: httpx.Client, before: Sample, wait: Callable[[], None]) -> None:
-    """Sample again after every wait(), until wait() raises; go on while no lead answers."""
+    """Show a lead's state after every wait(), until wait() raises. If no lead answers, show the error.
+
+    before: The sample with which the first one is compared.
+    """
     with Live(view(before, before), console=console, screen=True, auto_refresh=False) as live:
         while True:
             wait()

@@ -12,10 +12,10 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 
 def typing_line() -> PromptSession[str]:
-    """Return the line in which a message is typed.
+    """Return an input line, whose prompt() returns a message that the user types.
 
-    Enter sends; Alt-Enter, or Enter after a backslash, begins a new line; what is pasted is one message. Its
-    prompt() raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C.
+    Enter sends the message. Alt-Enter, or Enter after a backslash, begins a new line, and pasted text may
+    have several lines. prompt() raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C.
     """
     keys = KeyBindings()
 

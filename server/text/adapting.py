@@ -52,11 +52,11 @@ def adapted(
     log: Tell = lambda _: None,
     texts: ClientTexts = NO_CONTROLS,
 ) -> list[Message]:
-    """Return the messages in the form that the template takes, with guards in their texts.
+    """Return the messages in the form that the template takes, with guards (guard.py) in their texts.
 
     Args:
         messages: As the client has sent them.
-        tools: Tools of the request, guarded already.
+        tools: Tools of the request, with guards.
         takes: Forms of messages that the template takes.
         log: Called with a sentence about each adaptation that the template makes necessary.
         texts: Guards the texts that the client has written.
@@ -96,7 +96,7 @@ def text_of(content: Any) -> str:
 
 
 def _adapt_message(message: Message, takes: Capabilities, log: Tell, texts: ClientTexts) -> Message:
-    """Adapt one message without looking at its neighbours."""
+    """Adapt one message: its role, content, thoughts, calls and ids. Neighbours are not considered."""
     role = message["role"]
     guarded = {key: value for key, value in message.items() if key not in ("role", "tool_calls")}
     new = {**message, **texts.of(guarded, role)}
@@ -116,7 +116,7 @@ def _adapt_message(message: Message, takes: Capabilities, log: Tell, texts: Clie
 
 
 def _place_thoughts(message: dict[str, Any], takes: Capabilities) -> dict[str, Any]:
-    """Put thoughts into the fields or parts from which templates read them."""
+    """Put a message's thoughts where the template reads them: into its fields, or a part of its content."""
     thought, content = message["reasoning_content"], message.get("content")
     if takes.thought_parts:
         del message["reasoning_content"]
@@ -159,8 +159,8 @@ def _adapt_arguments(given: str, takes: Capabilities, texts: ClientTexts) -> Any
 def _parse_arguments(text: str) -> dict[str, Any]:
     """Parse a call's arguments as a JSON object.
 
-    Any other text becomes the member `arguments` of an object. So does an object that a prompt cannot show,
-    for example because of a lone surrogate.
+    Return {"arguments": text} if the text is anything else, or an object that a prompt cannot show, such as
+    one with a lone surrogate.
     """
     try:
         value = json.loads(text)
@@ -171,9 +171,9 @@ def _parse_arguments(text: str) -> dict[str, Any]:
 
 
 def _written_out(messages: Sequence[Message], takes: Capabilities) -> list[Message]:
-    """Write calls into the assistant's text, and results into the user's, if the template does not show them.
+    """Turn calls and results into text if the template cannot show them.
 
-    Consecutive results become one message.
+    Calls move into the assistant's content. Consecutive results become one user message.
     """
     told: list[Message] = []
     apart = takes.calls and (takes.drops_content or takes.null_content)
@@ -202,7 +202,7 @@ def _is_empty(message: Message) -> bool:
 
 
 def _without_orphans(messages: Sequence[Message], log: Tell) -> Iterator[Message]:
-    """Turn results without a preceding call into user messages."""
+    """Turn results that no call precedes into user messages."""
     called = False
     for of_tools, run in groupby(messages, key=lambda message: message["role"] == "tool"):
         if of_tools and not called:
@@ -215,7 +215,7 @@ def _without_orphans(messages: Sequence[Message], log: Tell) -> Iterator[Message
 
 
 def _all_answered(messages: Sequence[Message], log: Tell) -> Iterator[Message]:
-    """Add a result for each call without one, after the existing results."""
+    """Add a result for each call that has none, after the results that exist."""
     open = dict[str, None]()
     for message in [*messages, None]:
         if message is not None and message["role"] == "tool":
@@ -306,7 +306,7 @@ def _join_instructions(messages: Sequence[Message], log: Tell) -> list[Message]:
 
 
 def _without_system(messages: Sequence[Message], takes: Capabilities, log: Tell) -> list[Message]:
-    """Change the role of system and developer messages that the template would not show."""
+    """Change the roles of system and developer messages that the template would not show where they are."""
     told = list(messages)
     n_first = len(list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages)))
     if told and n_first == len(told) and not takes.system_alone:
@@ -323,7 +323,7 @@ def _without_system(messages: Sequence[Message], takes: Capabilities, log: Tell)
 
 
 def _begun_by_user(messages: list[Message], log: Tell) -> list[Message]:
-    """If the first message is the assistant's, insert a short user message before it."""
+    """If the assistant's message is the first after instructions, insert a short user message before it."""
     first = next((i for i, message in enumerate(messages) if message["role"] not in _INSTRUCTIONS), None)
     if first is None or messages[first]["role"] != "assistant":
         return messages

@@ -14,11 +14,11 @@ _BETWEEN = b"\xff"  # separates pieces; no text contains it, so no match spans t
 
 
 def breaker_tokens(vocabulary: Vocabulary, breakers: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the token sequences that count as breakers.
+    """Return the token sequences that count as breakers, given the breakers' texts.
 
-    For each breaker these are its own tokens, and every token whose text contains it. Unlike in llama.cpp,
-    tokens that contain only a breaker's beginning are left out. The first call for a vocabulary reads the
-    texts of all its tokens.
+    For each breaker these are the tokens of its text, and every single token with a text that contains it.
+    Unlike in llama.cpp, tokens that contain only a breaker's beginning are left out. The first call for a
+    vocabulary reads the texts of all its tokens.
     """
     sequences: dict[tuple[int, ...], None] = {}
     for breaker in breakers:
@@ -37,7 +37,7 @@ def _tokens_with(vocabulary: Vocabulary, breaker: str) -> list[int]:
 
 @lru_cache(maxsize=2)
 def _joined_pieces(vocabulary: Vocabulary) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """Return all tokens' texts joined, and the byte index at which each text begins."""
+    """Return the texts of all tokens, joined by _BETWEEN, and the byte index at which each text begins."""
     pieces = [vocabulary.piece(token) for token in range(vocabulary.size)]
     lengths = [len(piece) + len(_BETWEEN) for piece in pieces]
     starts = np.concatenate(([0], np.cumsum(lengths[:-1], dtype=np.int64))).astype(np.int64)

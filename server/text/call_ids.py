@@ -11,7 +11,10 @@ _SHORT_ID = 9
 
 
 def with_ids(messages: Sequence[Message]) -> Iterator[Message]:
-    """Give calls without an id new ids, and results without an id that of the first unanswered call."""
+    """Yield the messages with missing ids filled in.
+
+    A call without an id gets a new one. A result without an id gets the id of the first unanswered call.
+    """
     n, open = 0, list[str]()
     for message in messages:
         new = dict(message)
@@ -28,11 +31,11 @@ def with_ids(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def short_id(id: str) -> str:
-    """Return the id if it has nine letters and digits, else one of that form derived from it."""
+    """Return the id if it consists of nine letters or digits; else nine hexadecimal digits of its hash."""
     fits = len(id) == _SHORT_ID and id.isascii() and id.isalnum()
     return id if fits else hashlib.sha256(id.encode()).hexdigest()[:_SHORT_ID]
 
 
 def derived(id: str, what: str) -> str:
-    """Return hexadecimal digits derived from `what` and an id that nobody can guess."""
+    """Return a hash of `id` and `what`, 64 hexadecimal digits. `id` must be one that nobody can guess."""
     return hashlib.sha256(f"{id} {what}".encode()).hexdigest()

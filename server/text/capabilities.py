@@ -1,7 +1,7 @@
 """Find out in which forms a chat template takes messages, by rendering probes. Pure.
 
-Templates do not declare what they support. So each probe is a small conversation with markers in it, and the
-template supports what is probed if the prompt shows the markers.
+Templates do not declare what they support. So each probe is a small conversation with markers in it. The
+template supports what the probe needs if the rendered prompt shows the markers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from server.formats.families import JSON_IN_TAGS
 Message: TypeAlias = Mapping[str, Any]
 Tool: TypeAlias = Mapping[str, Any]
 Render: TypeAlias = Callable[[Sequence[Message], Sequence[Tool] | None], str | None]
-"""Renders messages and tools without adapting them; returns None if the template refuses them."""
+"""A function that renders messages and tools as they are; returns None if the template refuses them."""
 
 THOUGHT_FIELDS = ("reasoning_content", "thinking")
 """Names by which templates read the thoughts of an earlier reply."""
@@ -24,7 +24,7 @@ THOUGHT_FIELDS = ("reasoning_content", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Which messages a template takes, and in which form."""
+    """The kinds of messages that a chat template takes, and their form."""
 
     no_tools: Sequence[Tool] | None = None  # value of the variable `tools` that means no tools
     tools: bool = True  # the template shows tools
@@ -73,7 +73,7 @@ _BARE_TOOL: Tool = {
 }
 _TEXT, _OBJECT = '{"probe-key": "probe-value"}', {"probe-key": "probe-value"}
 _DATA = ('"type": "text"', '"type":"text"', "'type': 'text'")
-"""Texts that show that a list of parts was printed as data."""
+"""Texts in a prompt if the template has printed a list of parts as a data structure."""
 
 
 def capabilities_of(render: Render, source: str, told: Capabilities) -> Capabilities:
@@ -99,7 +99,7 @@ class _Probe:
     source: str
 
     def shows(self, messages: Sequence[Message], *markers: str, tools: Sequence[Tool] = ()) -> bool:
-        """Return True if the prompt shows the markers in this order, and prints no data structure."""
+        """Return True if the prompt shows the markers in this order, and no content as a data structure."""
         return _shows_markers(self.render(messages, tools), *markers)
 
     def knows(self, role: str) -> bool:
@@ -125,7 +125,7 @@ class _Probe:
     def _of_instructions(self, found: Capabilities) -> Capabilities:
         """Find out where the template shows system and developer messages.
 
-        The probes are: a message at the beginning, one without a user message, two in a row, one later on.
+        The probes have such a message at the beginning, without other messages, twice in a row, or later on.
         """
         system = self._shows_with_tools([_message_of("system", ONE), _USER], ONE)
         developer = self.knows("developer") and self._shows_with_tools(
@@ -145,7 +145,7 @@ class _Probe:
         )
 
     def _shows_with_tools(self, messages: Sequence[Message], *markers: str) -> bool:
-        """Return True if the prompt shows the markers without tools and, if it can show tools, also with."""
+        """Return True if the prompt shows the markers, without tools and (if it accepts tools) with tools."""
         beside = self.render([_USER], [_TOOL]) is not None
         return self.shows(messages, *markers) and (
             not beside or self.shows(messages, *markers, tools=[_TOOL])
@@ -154,7 +154,7 @@ class _Probe:
     def _shows_later(self, role: str) -> bool:
         """Return True if messages of this role are shown anywhere in a conversation, not only at its start.
 
-        Each must be shown in its own position, and all other messages must be shown too.
+        Such a message must be shown in its own position, and all other messages must be shown too.
         """
         system, user, assistant = map(_message_of, ("system", "user", "assistant"), _EARLIER)
         told, last = _message_of(role, ONE), _message_of("user", OTHER)
@@ -217,7 +217,7 @@ class _Probe:
         )
 
     def _shows_beside(self, found: Capabilities) -> bool:
-        """Return True if content before calls is shown, and the prompt ends as it does without content."""
+        """Return True if content before calls is shown, and the prompt's end is the same without content."""
         calling = _call_history(found, _no_arguments(found), content=OTHER)
         saying = [{**one, "content": _EARLIER[0]} if "tool_calls" in one else one for one in calling]
         without, text = self.render(calling, [_TOOL]), self.render(saying, [_TOOL])
@@ -308,7 +308,7 @@ def _with_thoughts(message: Message, thought: str = ".") -> Message:
 
 
 def _without_id(message: Message) -> Message:
-    """Return the message without the ids of its calls, or (a result) without the id of the answered call."""
+    """Return a message without ids: without those of its calls, or without a result's `tool_call_id`."""
     rest = {key: value for key, value in message.items() if key != "tool_call_id"}
     calls = [{**call, "id": ""} for call in message.get("tool_calls") or ()]
     return {**rest, "tool_calls": calls} if calls else rest
@@ -319,7 +319,7 @@ def _no_arguments(found: Capabilities) -> Any:
 
 
 def _call_history(found: Capabilities, *arguments: Any, content: Any = "!") -> list[Message]:
-    """Return a history with one call for each of `arguments`; the result of each is `content`."""
+    """Return a history with one message that has a call for each of `arguments`. Each result is `content`."""
     calls = [
         {"id": f"a1234567{n}", "type": "function", "function": {"name": name, "arguments": given}}
         for n, (name, given) in enumerate(zip((ONE, OTHER), arguments, strict=False))

@@ -11,7 +11,7 @@ from server.llama.backend import Vocabulary
 
 
 class Detokenizer:
-    """Text of one reply. Holds back the bytes of an unfinished UTF-8 character."""
+    """Converts the tokens of one reply to text. Holds back the bytes of an unfinished UTF-8 character."""
 
     def __init__(
         self, vocabulary: Vocabulary, shown: Set[int] = frozenset(), *, begins: bool = False
@@ -21,7 +21,7 @@ class Detokenizer:
         Args:
             vocabulary: Vocabulary of the tokens.
             shown: Control tokens whose text is part of the reply.
-            begins: A message begins here, so a space that the tokenizer adds before a text is dropped.
+            begins: True if a message begins here: a space that the tokenizer adds before texts is dropped.
         """
         self._vocabulary = vocabulary
         self._shown = shown
@@ -58,7 +58,10 @@ def spelled(vocabulary: Vocabulary, tokens: Iterable[int | None]) -> str:
 
 
 class Span(NamedTuple):
-    """The characters of a token. A character that two tokens share belongs to both."""
+    """The characters `start` to `end` of a reply, which the token at `position` in the reply spells.
+
+    A character that two tokens share belongs to both.
+    """
 
     position: int
     start: int
@@ -81,7 +84,7 @@ class Alignment:
         Args:
             position: The token's position in the reply.
             text: The text that it completes.
-            unfinished: The token ends within a character, which is not in `text`.
+            unfinished: True if the token ends within a character, which is then not in `text`.
         """
         start = self._n_made
         self._n_made += len(text)
@@ -101,9 +104,9 @@ class Alignment:
 
 
 def marker_tokens(vocabulary: Vocabulary, texts: Iterable[str]) -> dict[str, int]:
-    """Return the token ids of those texts that are single tokens, by text.
+    """Return the token ids, by text, of those of `texts` that are single tokens added to the vocabulary.
 
-    Tokens that end a generation are left out. The tokenizer never splits the other texts into several tokens.
+    The tokenizer always reads such a text as this token. Tokens that end a generation are left out.
     """
     found = ((text, vocabulary.added.get(text)) for text in texts)
     return {text: token for text, token in found if token is not None and token not in vocabulary.eog}

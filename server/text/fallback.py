@@ -55,7 +55,7 @@ IN_WORDS = Fallback("User: and Assistant:", _WORDS, stops=("\n\nUser:", "\n\nSys
 
 
 def fallback_for(added: Mapping[str, int]) -> Fallback:
-    """Return the first template whose control tokens the vocabulary has.
+    """Return the first template whose control tokens the vocabulary has, IN_WORDS if there is none.
 
     Args:
         added: Ids of the vocabulary's control tokens, by text.

@@ -1,8 +1,8 @@
 """Distinguish control tokens from text that only spells them. Pure.
 
-In a rendered prompt, the chat template's control tokens are plain text. If a client's text or a model's
-ordinary tokens spell a control token, a guard is put before its last character. A guard is a lone surrogate,
-which no valid text contains.
+In a rendered prompt, the control tokens that the chat template wrote are plain text. If a client's text, or
+ordinary tokens of a model, spell a control token, a guard is put before its last character. A guard is a lone
+surrogate, which no valid text contains. A text that may contain guards is called guarded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ESCAPED = "\\udfff"
 """A guard as written by templates that escape JSON or Python strings to ASCII."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _N_OPENER = 2
-"""Spellings are looked up by this number of first characters."""
+"""Number of first characters by which the texts of control tokens are looked up."""
 
 
 def controls_of(vocabulary: Vocabulary) -> dict[str, int]:
@@ -35,7 +35,7 @@ def printable(text: str) -> str:
 
 
 def unguarded(text: str) -> str:
-    """Return a guarded text without its guards."""
+    """Remove the guards (lone surrogates) from a text."""
     return text.replace(GUARD, "")
 
 
@@ -72,7 +72,10 @@ class Spellings:
         return self._opener.search(text) is not None
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield (start, end) of each spelling in the text, the longest one where several begin."""
+        """Yield (start, end) of the control tokens' texts in `text`. They do not overlap.
+
+        If several begin at one index, the longest one counts.
+        """
         end = 0
         for opener in self._opener.finditer(text):
             start = opener.start()
@@ -89,14 +92,14 @@ class Spellings:
         return GUARD.join(parts)
 
     def n_begun(self, text: str) -> int:
-        """Return how many characters at the text's end are the beginning of an unfinished spelling."""
+        """Return how many characters at the end of `text` are an unfinished text of a control token."""
         least = max(0, len(text) - self.longest + 1)
         if not any(text.find(first, least) >= 0 for first in self._firsts):
             return 0
         return next((len(text) - at for at in range(least, len(text)) if self._begins_spelling(text[at:])), 0)
 
     def _spelling_at(self, text: str, start: int) -> str:
-        """Return the longest spelling that begins at index `start`, "" if none does."""
+        """Return the longest text of a control token that begins at index `start`, "" if none does."""
         some = self._by_opener[text[start : start + _N_OPENER]]
         if not text.startswith(some, start):
             return ""
@@ -119,9 +122,9 @@ class OrdinaryText:
         self._before = ""  # the latest text that may begin a spelling
 
     def guarded(self, token: int, text: str) -> str:
-        """Return the text of the next token.
+        """Return the text of the next token, with a guard if it completes the text of a control token.
 
-        If it completes the spelling of a control token, a guard is put before its last character.
+        The guard is put before the last character of the control token's text.
         """
         if token in self._tokens:
             self._before = ""
@@ -140,7 +143,7 @@ class ClientTexts:
     """Guards the texts of a request before a template shows them."""
 
     def __init__(self, controls: Iterable[str], own: Iterable[str] = ()) -> None:
-        """Take the texts of control tokens that are guarded.
+        """Begin with the texts of the control tokens that clients' texts must not spell.
 
         Args:
             controls: Texts of all control tokens of the vocabulary.
@@ -163,9 +166,9 @@ class ClientTexts:
         return guarding.of(value) if guarding.has_work else value
 
     def written(self, text: str) -> str:
-        """Return a text that a template wrote, with each guard as one character again.
+        """Return a text that a template wrote, with escaped guards turned back into guards.
 
-        Templates that write JSON or Python strings in ASCII turn a guard into an escape.
+        Templates that write JSON or Python strings in ASCII escape a guard.
         """
         return text.replace(_ESCAPED, GUARD) if self._all.has_work else text
 

@@ -25,7 +25,7 @@ class GuardedTokenizer:
         self._eats_before = cache(self._swallows_before)
 
     def tokens(self, text: str) -> list[int]:
-        """Return the ids of a guarded text, without BOS."""
+        """Return the token ids of a guarded text, without BOS."""
         if GUARD not in text:
             return self._vocabulary.tokenize(text, special=True)
         tokens, done = list[int](), 0
@@ -42,7 +42,7 @@ class GuardedTokenizer:
         return self._vocabulary.tokenize(text, special=special) if text else []
 
     def _trim_swallowed(self, text: str, before: str, after: str) -> str:
-        """Return the text between two control tokens without the white space that they swallow."""
+        """Return `text` without the white space that the control tokens `before` and `after` it swallow."""
         text = text.lstrip() if before and self._eats_after(before) else text
         return text.rstrip() if after and self._eats_before(after) else text
 
@@ -68,7 +68,7 @@ def guards_in(data: bytes) -> list[int]:
 
 
 def with_guards(data: bytes, at: Sequence[int]) -> bytes:
-    """Return a text with guards inserted at these ascending byte positions."""
+    """Return a text with guards inserted. `at`: ascending byte positions in the text without guards."""
     if not at:
         return data
     parts = (data[start:end] for start, end in zip([0, *at], [*at, len(data)], strict=True))
@@ -92,7 +92,7 @@ def spelled_alike(runs: Iterable[bytes], spellings: Spellings) -> list[int]:
 
     Args:
         runs: The text in alternating runs of ordinary and of control tokens, ordinary ones first.
-        spellings: Finds texts that ordinary tokens must not be taken for.
+        spellings: Finds the texts of control tokens.
     """
     found, start = list[int](), 0
     for i, run in enumerate(runs):

@@ -25,7 +25,7 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """A tool call begins. All of its arguments follow before the next call begins."""
+    """The beginning of a tool call. All of its arguments follow before the next call begins."""
 
     index: int  # number of the call in its reply, from 0
     id: str
@@ -48,7 +48,7 @@ Piece: TypeAlias = Content | Reasoning | CallStart | Arguments
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A whole call."""
+    """A complete tool call."""
 
     id: str
     name: str
@@ -98,7 +98,7 @@ def _kind_of(piece: Piece) -> tuple[type[Piece], int]:
 
 
 def folded(pieces: Iterable[Piece]) -> Message:
-    """Return the message that all pieces of a reply make up."""
+    """Join all pieces of a reply to its message."""
     begun: list[CallStart] = []
     texts: defaultdict[tuple[type[Piece], int], list[str]] = defaultdict(list)
     for piece in pieces:

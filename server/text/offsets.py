@@ -1,8 +1,8 @@
 """Find the byte of a text at which each of its tokens ends.
 
-The joined texts of the tokens differ from the whole text only beside control tokens. SentencePiece adds a
-space before a text, and before what follows a control token. Some control tokens swallow the white space
-beside them.
+The joined texts of the tokens differ from the whole text only beside control tokens and at the beginning.
+SentencePiece adds a space before a text, and before text that follows a control token. Some control tokens
+swallow the white space beside them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WHITE = re.compile(rb"\s*")
 
 
 class OffsetMapper:
-    """Finds token ends for one vocabulary. Safe from any thread."""
+    """Finds the bytes at which tokens of one vocabulary end. Safe from any thread."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -54,7 +54,7 @@ class OffsetMapper:
         yield self.spelled(run)
 
     def n_added(self, before: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return the number of bytes that the tokenizer added before a text.
+        """Return the number of bytes (0 or 1) that the tokenizer added before a text, after a control token.
 
         Args:
             before: The tokens before the text.
@@ -72,15 +72,15 @@ class OffsetMapper:
         return _piece_ends([self._piece(token) for token in tokens], start)
 
     def ends(self, text: bytes, tokens: Sequence[int], start: int = 0) -> array[int]:
-        """Return the byte of the text at which each token ends.
+        """Return the byte offset in the text at which each token ends.
 
-        The result stops at a control token if the tokens after it are not found in the text, because a
-        tokenizer may normalise what it reads.
+        A tokenizer may normalise text, so tokens may not be found in it. Then the result is shorter: it ends
+        at the last control token before them, or is empty.
 
         Args:
             text: The text.
             tokens: Its tokens.
-            start: The byte at which the first token begins.
+            start: Byte offset at which the first token begins.
         """
         pieces = list(map(self._piece, tokens))
         if text.startswith(b"".join(pieces), start):

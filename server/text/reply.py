@@ -38,8 +38,8 @@ class ReplyText(Tally):
             vocabulary: Vocabulary of the tokens.
             reader: Reads the text as a message, and finds where it ends.
             aligned: True if completed() will be called.
-            begins: A message begins here, so a space that the tokenizer adds before a text is dropped.
-            hear: Called with each piece of text that the reader gets.
+            begins: True if a message begins here: a space that the tokenizer adds before texts is dropped.
+            hear: Called with each text that the reader gets.
         """
         super().__init__()
         self.reader = reader
@@ -70,7 +70,7 @@ class ReplyText(Tally):
         return self._read_text(text)
 
     def feed_each(self, step: Committed) -> list[tuple[list[Piece], int]]:
-        """Return, for each token of the step, its pieces and the number of parsed characters after it.
+        """Return, for each token of the step, its pieces and the number of characters parsed up to it.
 
         A character is parsed once it is certain what it is: content, thoughts, a call, or a marker. Tokens
         after a stop string are omitted.
@@ -110,13 +110,13 @@ class ReplyText(Tally):
         return self.reader.feed(text)
 
     def end(self, reason: FinishReason) -> list[Piece]:
-        """Return the last pieces, once the generation has ended."""
+        """Return the last pieces, once the generation has ended. reason: why the engine ended it."""
         pieces = [] if self.stopped else self._read_text(self._detokenizer.flush())
         cut = self.stopped or self.finish_reason(reason) == "length"
         return pieces + self.reader.end(cut=cut)
 
     def completed(self, n_characters: int) -> list[Span]:
-        """Return the tokens, each once, that are complete in the first n_characters of the text.
+        """Return the tokens that have become complete in the first n_characters since the last call.
 
         Stop tokens are left out, and so are tokens that lie wholly within a stop string.
         """
@@ -124,7 +124,7 @@ class ReplyText(Tally):
         return self._alignment.released(n_characters, cut=cut) if self._alignment else []
 
     def finish_reason(self, reason: FinishReason) -> str:
-        """Return OpenAI's name of the end: "stop" or "length"."""
+        """Return OpenAI's name for the end: "stop" or "length". reason: why the engine ended generating."""
         cut = self.reader.outdented or (reason == "length" and not self.stopped)
         return "length" if cut else "stop"
 

@@ -74,7 +74,7 @@ class ReplyFormat:
         return replace(self, thoughts=None, thinking=False, drops=drops)
 
     def after(self, prompt: str, begun: str = "", *, thought: bool = False) -> ReplyFormat:
-        """Return the format of a reply to a prompt that may have begun the reply or opened its thoughts.
+        """Return this format for a prompt that may have begun the reply, or opened its thoughts.
 
         Args:
             prompt: The rendered prompt.

@@ -8,12 +8,12 @@ from threading import Lock
 MOST_CHARACTERS = 1 << 25
 """Maximum characters kept, both spellings counted: room for 100 conversations of 40,000 tokens.
 
-With half of it, all but 50 conversations evaluate again every call that their template rewrites.
+With half of it, 50 conversations have room. The model evaluates every rewritten call of all others again.
 """
 
 
 class Rewritten:
-    """Pairs of texts for the beginning of a prompt: as the template writes it, and as it was generated.
+    """Pairs of texts of the same beginning of a prompt: as the template writes it, and as it was generated.
 
     The least recently used pair is dropped first. Pairs of different salts are kept apart. Safe from any
     thread.
@@ -27,7 +27,7 @@ class Rewritten:
         self._lock = Lock()
 
     def learn(self, written: str, generated: str, salt: str) -> None:
-        """Keep the pair of the template's text and the generated text."""
+        """Keep a pair: the template's text `written` and the text as it was generated, for this salt."""
         with self._lock:
             self._forget_pair(written, salt)
             self._by_salt.setdefault(salt, {})[written] = generated
@@ -38,7 +38,7 @@ class Rewritten:
                 self._forget_pair(its_text, oldest)
 
     def as_generated(self, prompt: str, salt: str) -> str:
-        """Return the prompt with its longest known beginning replaced by the generated text."""
+        """Return the prompt with its longest known beginning replaced by the text as it was generated."""
         with self._lock:
             known = self._by_salt.get(salt, {})
             written = max((one for one in known if prompt.startswith(one)), key=len, default=None)

@@ -17,7 +17,8 @@ A template that takes longer most likely never ends.
 class Room:
     """Limits on the size of a prompt.
 
-    Call the check methods before work is spent on a prompt. They raise ContextOverflowError, naming a field.
+    Call the check methods before work is spent on a prompt. They raise ContextOverflowError for the request's
+    field `param`.
     """
 
     n_ctx: int  # length of the context in tokens; a prompt must have fewer
@@ -25,7 +26,7 @@ class Room:
     render_s: float = RENDER_S  # maximum seconds of one rendering
 
     def check_tokens(self, n_tokens: int, param: str = "messages", *, estimated: bool = False) -> None:
-        """Raise if a prompt has too many tokens; n_tokens is a lower bound if `estimated`."""
+        """Raise if a prompt has too many tokens. estimated: True if n_tokens is only a lower bound."""
         if n_tokens >= self.n_ctx:
             raise ContextOverflowError(n_tokens, self.n_ctx, param=param, estimated=estimated)
 

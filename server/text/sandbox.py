@@ -37,7 +37,7 @@ _UNREADABLE = (TemplateError, RecursionError, SyntaxError, ValueError, MemoryErr
 
 
 class GenerationBlock(Extension):
-    """Parse {% generation %}…{% endgeneration %}, which marks text to train on; rendering ignores it."""
+    """The tag {% generation %}…{% endgeneration %}, which marks text to train on. Rendering ignores it."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
@@ -58,7 +58,7 @@ class _Bounded(CodeGenerator):
 
 
 class _Measure(SandboxedFormatter):
-    """Checks the sum of the widths in the fields of a text for str.format, before they are filled."""
+    """Checks the total width of the fields in a str.format text, before the real formatting fills them."""
 
     def __init__(self, env: _Sandbox) -> None:
         super().__init__(env)
@@ -92,7 +92,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             raise TemplateRuntimeError(f"it makes a text or a list of more than {self.most} bytes")
 
     def bounded(self, value: T) -> T:
-        """Return the value; raise an error if it is too large."""
+        """Return the value; raise an error if it is a text or list that is too large."""
         if isinstance(value, str | bytes):
             self.check(len(value))
         elif isinstance(value, list | tuple):
@@ -130,7 +130,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return checked
 
     def check_filters(self) -> None:
-        """Make filters that pad text check the length of their result first."""
+        """Replace the filters that pad text by filters that check the result's length first."""
 
         def percent(text: Any, *args: Any, **kwargs: Any) -> int:
             return padding.of_percent(str(text), kwargs or args)
@@ -195,7 +195,7 @@ class Sandboxed:
         return variable in self._wanted
 
     def generate(self, variables: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the text in pieces. Raises whatever the template raises."""
+        """Yield the rendered text in pieces. Raises whatever the template raises."""
         return self._template.generate(_deep_copy(variables) if self._changes_lists else variables)
 
 

@@ -21,8 +21,8 @@ class StopStrings:
     def n_emittable(self, text: str, *, whole: bool) -> int:
         """Return how many characters of the text may be emitted; set `found` if a stop string ends the text.
 
-        The stop string that ends first wins, the longest if several end there. Text that may still become a
-        stop string is held back.
+        That is the stop string that ends first; if several end there, the longest. Text that may still become
+        a stop string is held back.
 
         Args:
             text: Guarded text that has not been emitted yet.
@@ -40,7 +40,7 @@ class StopStrings:
 
 
 def n_unfinished(text: str, markers: Sequence[str]) -> int:
-    """Return how many characters at the text's end may begin a marker; the text contains no whole marker."""
+    """Return how many characters at the end of `text` may begin a marker. It must contain no whole marker."""
     return _n_unfinished(text, _by_first(markers))
 
 

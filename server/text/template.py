@@ -42,8 +42,8 @@ class Setting:
     tools: Sequence[Tool] = ()  # tools as in the request
     # variables that have a meaning only to the template, such as enable_thinking
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    continues: bool = True  # if the last message is the assistant's, it is the reply's beginning
-    opens: bool = True  # the prompt ends with the beginning of a reply
+    continues: bool = True  # True: a last message of the assistant is the beginning of the reply
+    opens: bool = True  # True: the prompt ends with the template's beginning of a reply
 
 
 BARE = Setting()
@@ -139,7 +139,7 @@ class ChatTemplate:
 
     @property
     def own_markers(self) -> frozenset[str]:
-        """Markers of thoughts, which replies that clients send back may contain. Raises TimeLimitError."""
+        """Thought markers that assistant messages from clients may contain. Raises TimeLimitError."""
         family = self._source_style.family
         if family.thoughts is None or family.channels:
             return frozenset()
@@ -172,7 +172,7 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
         """Return the prompt for the next reply.
 
-        Texts of clients are guarded in it, so that none is tokenised to a control token.
+        In the prompt, texts of clients are guarded (guard.py), so that none becomes a control token.
 
         If the last message is the assistant's and calls no tools, the reply continues its content, or its
         thoughts if there is no content yet.
@@ -225,7 +225,7 @@ class ChatTemplate:
     def _render_followed(
         self, before: Sequence[Message], last: Message, setting: Setting, after: Sequence[Message] = ()
     ) -> str:
-        """Render with _FOLLOWING at the end of the content of the message `last`."""
+        """Render `before`, `last` and `after`, with _FOLLOWING at the end of the content of `last`."""
         content = text_of(last.get("content")) + _FOLLOWING
         return self._render_adapted([*before, {**last, "content": content}, *after], setting)
 
@@ -296,7 +296,7 @@ class ChatTemplate:
         return known
 
     def tried_with(self, turns: Sequence[Message], tools: Sequence[Tool]) -> str:
-        """Render a question followed by these turns, unadapted. Raises ValueError if that is refused."""
+        """Render a question and then these turns, as they are. Raises ValueError if the template refuses."""
         text = self._try_rendering([{"role": "user", "content": "?"}, *turns], tools)
         if text is None:
             raise ValueError("refused")

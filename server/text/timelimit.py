@@ -28,7 +28,7 @@ class _Ended(BaseException):
 
 
 def _report_unraisable(hook: Callable[[Any], object], unraisable: Any) -> None:
-    """Report an exception that a finalizer swallowed, unless it is _Ended, which is raised again later."""
+    """Pass an exception that a finalizer swallowed to `hook`, except _Ended, which is raised again later."""
     if unraisable.exc_type is not _Ended:
         hook(unraisable)
 
@@ -50,7 +50,10 @@ class _Block:
         self._ended = False
 
     def end(self, *, again: bool = False) -> None:
-        """Raise _Ended in the thread every AGAIN_S until the block is left: a finalizer may swallow it."""
+        """Raise _Ended in the thread. Repeat it until the block is left, since a finalizer may swallow it.
+
+        again: True for a repetition, which a timer calls after AGAIN_S seconds.
+        """
         with self._lock:
             if not self._left and (again or not self._ended):
                 self._ended = True
@@ -72,7 +75,7 @@ class _Block:
 class TimeLimit:
     """Limits calls in any thread to a number of seconds each.
 
-    It cannot interrupt a call into C. The called code should hold no lock that others need.
+    It cannot interrupt a call into C. The called code should hold no lock that other threads need.
     """
 
     def __init__(self, seconds: float) -> None:

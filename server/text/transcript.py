@@ -4,11 +4,11 @@ A model often generates other tokens than a tokenizer makes of the same text. If
 again, its tokens differ from those in the KV cache from the first reply on. So the tokens of finished
 conversations are kept beside their text, and a prompt with the same beginning gets the same tokens.
 
-Where kept tokens end and fresh ones begin, the tokenizer must not miss a merge. It reads text after a control
-token independently of the text before, so tokenising starts again at the last common control token. If a
-model generated the kept tokens after that control token, they are used up to the last token boundary that
-the fresh tokens share: no merge crosses it. If the tokenizer made these kept tokens, fresh tokens replace
-them, because the tokenizer may have looked ahead.
+Where kept tokens end and fresh ones begin, no merge of the tokenizer may be missed. The tokenizer reads text
+after a control token independently of the text before it. So tokenising starts again at the last common
+control token. What happens to the kept tokens after this one depends on who made them. If a model generated
+them, they are used up to the last token boundary that the fresh tokens share, because no merge crosses it. If
+the tokenizer made them, fresh tokens replace them, because the tokenizer may have looked ahead.
 
 All texts are guarded (`guard.py`), so text of a client or of a reply is never taken for a control token.
 """
@@ -50,7 +50,7 @@ class _Conversation:
     """
 
     salt: str
-    text: bytes  # guarded text in UTF-8, without the guards
+    text: bytes  # the text with its guards, as encoded() returns it
     tokens: array[int]
     ends: array[int]  # byte of `text` at which each token ends
     controls: array[int]  # indices of control tokens
@@ -70,7 +70,7 @@ class Transcript:
         most_conversations: int = MOST_CONVERSATIONS,
         own: Iterable[str] = (),
     ) -> None:
-        """Begin empty; control tokens whose texts are in `own` are not guarded in replies."""
+        """Begin without conversations. Replies may spell the control tokens `own` without getting guards."""
         self._vocabulary = vocabulary
         self._tokenizer = GuardedTokenizer(vocabulary)
         self._in_replies = Spellings(controls_of(vocabulary).keys() - {*own})
@@ -89,8 +89,8 @@ class Transcript:
     def tokens_for(self, text: str, salt: str) -> list[int]:
         """Return the prompt's tokens, without a BOS that the text does not contain.
 
-        Where the text agrees with a kept conversation, they are that conversation's tokens; elsewhere they
-        are the tokenizer's.
+        Where the text agrees with a kept conversation, the tokens are those of the conversation. The other
+        tokens are those that the tokenizer makes.
         """
         data = encoded(text)
         found = self._nearest_conversation(data, salt)
@@ -173,7 +173,7 @@ class Transcript:
         return self._tokenizer.tokens(data.decode(errors="surrogatepass"))
 
     def _token_ends(self, data: bytes, tokens: Sequence[int], start: int) -> array[int]:
-        """Return the byte where each token ends in a guarded text, if the first begins at `start`."""
+        """Return the byte of a guarded text at which each token ends. The first token begins at `start`."""
         if GUARD_BYTES not in data:
             return self._offsets.ends(data, tokens, start)
         guards = guards_in(data[start:])
@@ -183,9 +183,9 @@ class Transcript:
     def _make_conversation(
         self, data: bytes, prompt: Sequence[int], reply: Sequence[int], salt: str, n_added: int
     ) -> _Conversation:
-        """Return a conversation; its text is cut where the tokens of the prompt stop matching the text.
+        """Return a conversation, without the part after which the prompt's tokens are not found in the text.
 
-        The first n_added bytes of the reply are in `data` already.
+        n_added: Number of bytes at the reply's beginning that `data` has already.
         """
         bos = self._vocabulary.bos
         if prompt and prompt[0] == bos and not data.startswith(self._offsets.spelled(prompt[:1])):
@@ -207,7 +207,7 @@ class Transcript:
         return _Conversation(salt, data, tokens, ends, self._offsets.controls(tokens))
 
     def _insert_conversation(self, new: _Conversation) -> None:
-        """Keep a conversation, and drop those that it continues, since it contains their tokens."""
+        """Keep a conversation, and drop the conversations that it continues, as it contains their text."""
         held = self._by_salt.get(new.salt, [])
         at = bisect_left(held, new.text, key=_text)
         if at < len(held) and held[at].text.startswith(new.text):
@@ -246,7 +246,7 @@ def _find_joint(kept: array[int], first: int, n_whole: int, fresh: array[int]) -
         fresh: Byte at which each fresh token ends.
 
     Returns:
-        The number of leading kept tokens to take, and of leading fresh ones to leave out.
+        The number of leading kept tokens to take, and the number of leading fresh tokens to leave out.
     """
     for end in reversed(kept[first:n_whole]):
         at = bisect_left(fresh, end)

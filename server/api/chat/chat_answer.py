@@ -49,7 +49,7 @@ class ChatAnswer(CompletionAnswer):
         return replace(portion, pieces=pieces)
 
     def _whole_reply(self, choice: ReplyChoice, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the message of a choice; its content is null if the reply has only tool calls."""
+        """Return a choice's message, made of all pieces; content is null if it has only tool calls."""
         reply = folded(map(as_plain, pieces))
         content = None if reply.calls and not reply.content else reply.content
         extras = dict(reply.extras)

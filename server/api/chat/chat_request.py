@@ -41,7 +41,7 @@ class CallInMessage(Body):
     @model_validator(mode="before")
     @classmethod
     def _of_custom_tools(cls, data: Any) -> Any:
-        """Read the call of a custom tool as a call of the function that stands for it."""
+        """Convert a call of a custom tool to a call of the function that represents the tool."""
         given = cast(dict[str, Any], data) if isinstance(data, dict) else {}
         custom = given.get("custom")
         if not isinstance(custom, dict):
@@ -59,7 +59,7 @@ class TextOfResponse(Body):
 
 
 def _kind_of_part(part: Any) -> str:
-    """Return the tag by which pydantic chooses a part's form, so that errors concern that form."""
+    """Return the tag by which pydantic chooses a part's class, so that errors only concern this class."""
     kind = cast(dict[str, Any], part).get("type") if isinstance(part, dict) else None
     if kind in ("input_text", "output_text"):
         return "of a response"
@@ -102,7 +102,10 @@ class ChatMessage(Body):
     @model_validator(mode="before")
     @classmethod
     def _calls_and_thoughts_have_many_names(cls, data: Any) -> Any:
-        """Read a call from OpenAI's former field, and thoughts from the first field that has any."""
+        """Convert `function_call` to a tool call, and an assistant's thoughts to reasoning_content.
+
+        The first field of _NAMES_OF_THOUGHTS that has a text counts.
+        """
         if not isinstance(data, dict):
             return data
         given = _with_calls(cast(dict[str, Any], data))
@@ -118,7 +121,7 @@ class ChatMessage(Body):
         return {**given, "reasoning_content": found}
 
     def for_template(self, text_of: Callable[[int, AnyPart], str] = _own_text) -> dict[str, Any]:
-        """Return the message without empty fields.
+        """Return the message for the chat template: without empty fields, and with all parts as texts.
 
         Args:
             text_of: Given a part's index and the part, returns the text that the model reads.
@@ -134,14 +137,14 @@ class ChatMessage(Body):
         return {"content": "", **given}
 
     def unread_part(self, senses: Senses) -> tuple[int, str] | None:
-        """Return index and type of the first part that the model cannot read, None if there is none."""
+        """Return index and type of the first part that a model with these senses cannot read, else None."""
         parts = self.content if isinstance(self.content, list) else ()
         others = ((i, part) for i, part in enumerate(parts) if isinstance(part, OtherPart))
         return next(((i, part.type) for i, part in others if not senses.reads(part.type)), None)
 
 
 _NAMES_OF_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
-"""Fields with thoughts: of DeepSeek and llama-server, of vLLM and OpenRouter, of OpenRouter, of LiteLLM."""
+"""Fields with thoughts, in order, of: DeepSeek and llama-server; vLLM and OpenRouter; OpenRouter; LiteLLM."""
 _TEXTS_OF_THOUGHTS = ("thinking", "text", "summary", "content")
 
 
@@ -308,7 +311,14 @@ class ChatRequest(GenerationFields, ToolFields):
         return super().contradiction()
 
     def first_unreadable(self, senses: Senses) -> tuple[str, str] | None:
-        """Return the first unreadable part of the user's last message, and why; None if there is none."""
+        """Return the field of the first part of the last message that the model cannot read, and why.
+
+        None if there is no such part. Also None if the last message, apart from system messages, is not the
+        user's, or if it follows a tool's result, to which its parts may belong.
+
+        Args:
+            senses: What the model reads beside text.
+        """
         last = len(self.messages) - 1
         while last > 0 and self.messages[last].role in ("system", "developer"):
             last -= 1

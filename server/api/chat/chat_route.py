@@ -23,7 +23,7 @@ async def create(request: Request, services: Services) -> Response:
 
 
 async def count(request: Request, services: Services) -> Response:
-    """Answer with the number of tokens in the prompt of a chat completion with this body."""
+    """Answer with the number of prompt tokens that a chat completion with this body would have."""
     body = await from_body(request, lambda data: checked(services, salted(request, parsed(data)), fits=False))
     return counted(await on_prompt_thread(request, n_tokens, services, body))
 

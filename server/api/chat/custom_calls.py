@@ -1,4 +1,4 @@
-"""Write chat completions' calls of custom tools, which take a text instead of JSON. Pure."""
+"""Convert calls of custom tools, which take a text instead of JSON, to chat completion format. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.text.message import Arguments, CallStart, Piece, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class CustomCallStart(CallStart):
-    """A call of a custom tool begins."""
+    """The beginning of a call of a custom tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +21,23 @@ class CustomInput(Arguments):
 
 
 class CustomCalls:
-    """Converts the calls of custom tools in one reply."""
+    """Converter of the custom tools' calls in one reply."""
 
     def __init__(self, names: frozenset[str]) -> None:
-        """Begin a reply to a request with custom tools of these names."""
+        """Begin a reply. `names`: the names of the request's custom tools."""
         self._names = names
         self._index = 0
         self._reader: InputReader | None = None  # reads the unfinished call
 
     def feed(self, pieces: Sequence[Piece], *, ended: bool) -> list[Piece]:
-        """Return the pieces; inputs of custom tools replace their arguments. `ended`: the reply has ended."""
+        """Return the reply's next pieces, with the arguments of custom tools replaced by their inputs.
+
+        Input may be held back until its meaning is clear, at most until the call ends.
+
+        Args:
+            pieces: The next pieces of the reply.
+            ended: True: the reply ends with these pieces.
+        """
         found: list[Piece] = []
         for piece in pieces:
             if isinstance(piece, Arguments) and self._reader is not None:
@@ -48,7 +55,7 @@ class CustomCalls:
             yield CustomInput(self._index, text)
 
     def _end_call(self) -> Iterator[Piece]:
-        """Yield the rest of the unfinished call's input, if there is one."""
+        """End the open call of a custom tool, if there is one, and yield the rest of its input."""
         reader, self._reader = self._reader, None
         if reader is not None:
             yield from self._input_pieces(reader.end())
@@ -60,7 +67,12 @@ def as_plain(piece: Piece) -> Piece:
 
 
 def call_json(call: ToolCall, names: frozenset[str]) -> dict[str, Any]:
-    """Return a whole call in OpenAI's shape; the arguments of a custom tool's call are its input."""
+    """Return a complete call in OpenAI's format.
+
+    Args:
+        call: The call. If its tool is custom, its arguments are the tool's input.
+        names: Names of the custom tools.
+    """
     if call.name not in names:
         return call.as_json
     return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}

@@ -37,7 +37,7 @@ def with_instruction(chat: Json, instruction: str = INSTRUCTION) -> Json:
 
 
 class Summary(Answer, ABC):
-    """A reply that is a summary; never a stream."""
+    """Base of answers whose reply is a summary. They are never streamed."""
 
     def __init__(self, id: str, services: Services, chat: ChatRequest, asked: Prompted) -> None:
         """Submit the prompt.

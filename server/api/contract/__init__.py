@@ -1,1 +1,1 @@
-"""Generates openapi.yaml from request models, answer shapes and the table of operations."""
+"""Generate openapi.yaml from request models, answer shapes and the table of operations."""

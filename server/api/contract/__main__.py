@@ -1,4 +1,4 @@
-"""Writes openapi.yaml to standard output: make openapi."""
+"""Write openapi.yaml to standard output, for `make openapi`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD = "# Generated from server/api by `make openapi`: change the models there.\
 
 
 class _Plain(yaml.SafeDumper):
-    """Dumps YAML without anchors and aliases."""
+    """A YAML dumper that writes no anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -21,7 +21,7 @@ from server.api.body import Body
 Json = dict[str, Any]
 PLACE = "#/components/schemas/"
 SUFFIX = "Shape"
-"""Suffix of a shape's class name if another class already has the shape's name."""
+"""Suffix of a shape's class name if another class has the shape's name. Schemas are named without it."""
 
 
 def schemas_of(named: Mapping[str, Any]) -> Json:
@@ -61,7 +61,13 @@ def _is_named(kind: Any, module: ModuleType) -> bool:
 
 
 def _with_descriptions(name: str, schema: Json, models: Mapping[str, Any]) -> Json:
-    """Return the schema with the descriptions of its fields."""
+    """Return a schema with descriptions, with nullable request fields, and without unsupported fields.
+
+    Args:
+        name: Name of the class or type.
+        schema: Its schema.
+        models: Classes and types by name.
+    """
     model = models.get(name)
     fields: Json = schema.get("properties", {})
     if model is not None and not isinstance(model, type):
@@ -91,7 +97,7 @@ def _described_field(schema: Json, told: Mapping[str, str], field: str) -> Json:
 
 
 def _or_null(schema: Json) -> Json:
-    """Return a request field's schema that also allows null, which means an absent field."""
+    """Return the schema of a request's field, extended to allow null, which means an absent field."""
     options = schema.get("anyOf")
     if options is not None:
         return schema if {"type": "null"} in options else {**schema, "anyOf": [*options, {"type": "null"}]}
@@ -123,7 +129,7 @@ def _field_docstrings(model: Any) -> dict[str, str]:
 
 @cache
 def _docstring_of(name: str, module: str) -> Json:
-    """Return a named type's docstring as its description; {} if it has none."""
+    """Return the docstring of a type in a module as a schema's description; {} if it has none."""
     below = dict(_docstrings_below(ast.parse(inspect.getsource(sys.modules[module])).body))
     return {"description": below[name]} if name in below else {}
 
@@ -146,7 +152,10 @@ def _docstrings_below(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 def _tidy_schema(schema: Any, renamed: Mapping[str, str]) -> Any:
-    """Return the schema without titles, with renamed references, and with `null` among the types."""
+    """Return the schema without titles, with renamed references, and with `null` among the types.
+
+    renamed: New names of schemas, by old name.
+    """
     if isinstance(schema, list):
         return [_tidy_schema(one, renamed) for one in cast(list[Any], schema)]
     if not isinstance(schema, dict):
@@ -173,7 +182,7 @@ def _tidy_schema(schema: Any, renamed: Mapping[str, str]) -> Any:
 
 
 def _as_nullable(schema: Json) -> Json:
-    """Return a choice between one plain type and null as a list of both types."""
+    """Write a choice between one type and null as a list of both types; return other schemas unchanged."""
     options = schema.get("anyOf", ())
     rest = [one for one in options if one != {"type": "null"}]
     if len(options) != len(rest) + 1 or len(rest) != 1 or "type" not in rest[0]:

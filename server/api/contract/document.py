@@ -136,7 +136,7 @@ def document() -> dict[str, Any]:
 
 
 def listed_routes() -> Iterator[tuple[str, str]]:
-    """Return method and path of the app's routes, except those that mirror a route below /v1."""
+    """Yield method and path of each route, except routes that exist below /v1 too and do the same there."""
     below: set[tuple[str, str]] = set()
     for route in app.routes():
         prefix = "/v1" if isinstance(route, Mount) and route.path == "/v1" else ""
@@ -171,7 +171,7 @@ def _all_schemas() -> dict[str, Any]:
 
 
 def _error_responses() -> dict[str, Any]:
-    """Return the responses for errors, in OpenAI's shape and in Anthropic's."""
+    """Return the responses for errors by name, in OpenAI's shape and in Anthropic's (prefix Messages)."""
     key = {"WWW-Authenticate": {"description": "Bearer.", "schema": {"type": "string"}}}
     after = {"description": "Seconds to wait before trying again.", "schema": {"type": "integer"}}
     found: dict[str, Any] = {}

@@ -54,7 +54,7 @@ METRICS: Mapping[tuple[str, Sequence[str]], Sequence[str]] = {
     ),
     ("counter", ("position",)): ("llamacpp:spec_decode_num_accepted_tokens_per_pos",),
 }
-"""Names by type and labels."""
+"""Names of metrics, by type and labels."""
 
 
 def as_extension() -> dict[str, dict[str, object]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OPEN = (431, 500)
-"""Errors of routes that need no key."""
+"""HTTP statuses of errors of routes that need no key."""
 READ = (401, 403, 431, 500, 503)
 """Errors of routes that read no body."""
 FIND = (*READ, 404)
@@ -20,12 +20,12 @@ WORK = (*TEXT_WORK, 404, 504)
 """Errors of routes that render or generate."""
 
 UNAUTHORIZED, BUSY = (401,), (429, 503)
-"""Statuses of errors that have a header."""
+"""Statuses of errors that have a header: WWW-Authenticate, Retry-After."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path."""
+    """The contract for one method of one path."""
 
     id: str
     summary: str
@@ -36,7 +36,7 @@ class Operation:
     body: str | Mapping[str, Any] | None = None
     """The schema of the request, or its name."""
     body_description: str = ""
-    """When an optional body is required."""
+    """When the body is required; empty: always."""
     answers: Sequence[str] | Mapping[str, Any] = ()
     """The schema of the answer, or the names of its possible schemas."""
     event: str | Mapping[str, Any] = ""
@@ -52,7 +52,7 @@ class Operation:
     """True if the route needs no key."""
 
     def as_openapi(self, path: str) -> dict[str, Any]:
-        """Return the operation in OpenAPI's format."""
+        """Return the operation in OpenAPI's format. The shape of its errors depends on the path."""
         answers: dict[str, Any] = {"operationId": self.id, "summary": self.summary}
         if self.description:
             answers["description"] = self.description
@@ -91,6 +91,6 @@ def _schema_reference(kind: str | Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _error_reference(path: str, status: int) -> str:
-    """Return the name of the contract's response for an error."""
+    """Return the name of the contract's response for an error with this status on this path."""
     prefix = "Messages" if path.startswith("/v1/messages") else ""
     return prefix + ("Unauthorized" if status in UNAUTHORIZED else "Busy" if status in BUSY else "Error")

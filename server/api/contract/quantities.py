@@ -1,4 +1,4 @@
-"""Numbers in answers."""
+"""Types of the numbers in answers."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ PARAMS = {
     "async_completion_poll": "RpcHandleParams",
     "async_completion_cancel": "RpcHandleParams",
 }
-"""Names of the schemas of params that are given by name, by method."""
+"""For each method, the name of the schema of params that are given by name."""
 
 
 def _when_method(method: str, params: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Answers about texts: vectors, ranks, tokens, prompts."""
+"""Shapes of responses that contain embeddings, ranks, tokens or prompts."""
 
 from __future__ import annotations
 

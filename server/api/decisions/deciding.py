@@ -1,8 +1,8 @@
 """Find the probabilities of a question's answers: score each option's label after one prompt.
 
 The prompt gives each option a label. A label's probability is that of its first token after the prompt, so
-one row of logits contains the probabilities of all labels. If labels have several tokens, the later tokens
-are scored after the prompt followed by the label's first tokens; these prompts share cached tokens.
+one row of logits contains the probabilities of all labels. If labels share a first token, their next tokens
+are scored after a second prompt, which ends with the shared token. Such prompts share cached tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(slots=True)
 class Cost:
-    """Tokens of a request's prompts."""
+    """Numbers of tokens in the prompts of a request, for its usage."""
 
     n_prompt: int = 0
     n_cached: int = 0
@@ -52,17 +52,17 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class LabelledPrompt:
-    """A question as a prompt, and the tokens of each label after the prompt."""
+    """A question as a request with a prompt, and for each label the tokens that follow the prompt."""
 
     request: GenerationRequest
     labels: Sequence[Sequence[int]]
 
 
 class Decider:
-    """Answers the questions of one request, as many at a time as the engine has slots."""
+    """Asker of one request's questions: it asks the model as many at a time as the engine has slots."""
 
     def __init__(self, request: Request, services: Services, names: Names) -> None:
-        """Begin a request. In errors, `names` replaces field names of chat completions by the request's."""
+        """Begin a request. `names`: the request's names for fields of chat completions, for errors."""
         self._request = request
         self._services = services
         self._names = names
@@ -75,7 +75,7 @@ class Decider:
         """Return, for each question, the probabilities of its options, or of yes and no.
 
         Args:
-            body: Further fields of the chat completions.
+            body: Fields of the questions' chat completions, besides the messages.
             said: Chat messages that the questions are about.
             questions: The questions, each asked separately.
 
@@ -97,7 +97,7 @@ class Decider:
                 task.cancel()
 
     def _question_prompt(self, body: Json, said: Sequence[Json], question: Question) -> LabelledPrompt:
-        """Return the prompt of a question. Slow: not for the event loop."""
+        """Return the prompt of one question about the messages `said`. Slow: not for the event loop."""
         messages = [*said]
         if messages and messages[-1]["role"] == "user":
             before = messages.pop()["content"]
@@ -117,9 +117,14 @@ class Decider:
     async def _label_shares(
         self, request: GenerationRequest, labels: Sequence[Sequence[int]], *, first: bool
     ) -> list[float]:
-        """Return the probabilities of labels after a prompt; no label may begin with another one.
+        """Return the probabilities of labels after a prompt. They sum to 1.
 
-        The probabilities sum to 1. A first token that all labels share has probability 1.
+        Tokens that all labels begin with count as certain.
+
+        Args:
+            request: A request with the prompt.
+            labels: The tokens of each label. No label may begin with another one.
+            first: True: add the prompt's tokens to the cost.
         """
         begun: list[int] = []
         while all(label[: len(begun) + 1] == labels[0][: len(begun) + 1] for label in labels):
@@ -145,7 +150,7 @@ class Decider:
     async def _logprobs_of(
         self, request: GenerationRequest, tokens: Sequence[int], *, first: bool
     ) -> dict[int, float]:
-        """Return the logprob of each of these tokens after a prompt. `first`: add the prompt to the cost."""
+        """Return the logprob of each token after a prompt. `first`: add the prompt's tokens to the cost."""
         request = replace(request, logprobs_of=tuple(sorted(tokens)), n_logprobs=0, stop_tokens=frozenset())
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._running)

@@ -28,7 +28,7 @@ from server.errors import FieldError
 Json: TypeAlias = dict[str, Any]
 
 NAMES = ((re.compile(r"^messages\b.*"), "input"),)
-"""This API's names for a chat completion's fields."""
+"""Patterns of a chat completion's fields, with this API's names for them."""
 
 
 async def create(request: Request, services: Services) -> Response:
@@ -56,7 +56,7 @@ def _input_messages(body: DecisionRequest) -> Sequence[Json]:
 
 
 def _answer_json(question: DecisionQuestion, found: Sequence[float]) -> Json:
-    """Return an answer in OpenAI's form, from the probabilities of its options, or of yes and no."""
+    """Return an answer in OpenAI's form. `found`: probabilities of its options, or of yes and no."""
     about: Json = {"type": question.type, "name": question.name}
     if isinstance(question, PredicateQuestion):
         return {**about, "probability": found[0]}

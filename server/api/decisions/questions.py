@@ -55,7 +55,7 @@ class Question:
 
 
 def shares(logprobs: Sequence[float]) -> list[float]:
-    """Return probabilities that sum to 1, in the proportions of these logprobs."""
+    """Convert logprobs to probabilities, and scale these to sum to 1."""
     weights = np.exp(np.asarray(logprobs) - max(logprobs))
     return [float(share) for share in weights / weights.sum()]
 
@@ -69,10 +69,10 @@ def confidence(probabilities: Sequence[float]) -> float:
 
 
 def confidence_of_levels(probabilities: Sequence[float]) -> float:
-    """Return the confidence in the likeliest level, by the mean distance of all levels from it.
+    """Return the confidence in the likeliest level, from 0 to 1: max(0, 1 - distance / spread).
 
-    The confidence is 1 if one level is certain. It is 0 if the mean distance is at least the mean distance of
-    equally likely levels.
+    distance: Expected distance from the likeliest level to the right one, in levels.
+    spread: Mean distance of all levels from the middle of the scale.
     """
     if len(probabilities) < 2:
         return 1.0
@@ -83,5 +83,5 @@ def confidence_of_levels(probabilities: Sequence[float]) -> float:
 
 
 def expected_level(probabilities: Sequence[float]) -> float:
-    """Return the mean level, counted from 0."""
+    """Return the expected level, counted from 0, given the levels' probabilities."""
     return float(np.arange(len(probabilities)) @ np.asarray(probabilities))

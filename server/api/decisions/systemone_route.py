@@ -30,7 +30,7 @@ from server.grammar.json_schema import MAX_DEPTH, depth
 Json: TypeAlias = dict[str, Any]
 
 NAMES = ((re.compile(r"^messages\b.*"), "state"),)
-"""This API's names for a chat completion's fields."""
+"""Patterns of a chat completion's fields, with this API's names for them."""
 MOST_LEVELS = 10
 """Maximum levels of a score, as in llama-server."""
 
@@ -113,7 +113,7 @@ async def create(request: Request, services: Services) -> Response:
 
 
 def _answer_json(question: StateQuestion, found: Sequence[float]) -> Json:
-    """Return an answer in llama-server's form, from the probabilities of its options, or of yes and no."""
+    """Return an answer in llama-server's form. `found`: probabilities of its options, or of yes and no."""
     if question.type == "noul":
         return {"type": "noul", "noul": found[0]}
     options = question.options

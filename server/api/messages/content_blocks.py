@@ -14,10 +14,10 @@ Json: TypeAlias = dict[str, Any]
 
 
 class BlockEvents:
-    """The content blocks of one message; only the last block grows. Methods yield the events."""
+    """Builder of one message's content blocks. Its methods yield events; only the last block grows."""
 
     def __init__(self, *, omits: bool) -> None:
-        """Begin a message. If `omits`, thoughts are not shown, but encoded in their block's signature."""
+        """Begin a message. If `omits`, thoughts are sent only in encoded form, as their block's signature."""
         self._omits = omits
         self._thoughts = ""  # thoughts of the open block, if they are not shown
         self._n = 0  # number of blocks that have ended
@@ -41,7 +41,7 @@ class BlockEvents:
                     yield self._delta({"type": "input_json_delta", "partial_json": text})
 
     def summary(self, text: str) -> Iterator[Json]:
-        """Yield the events of a block with a summary of the conversation."""
+        """Yield the events of a block with `text`, a summary of the conversation; "": there is no summary."""
         yield from self._begin_block(compaction_block(None))
         yield self._delta({"type": "compaction_delta", "content": text or None})
         yield from self.end()
@@ -57,7 +57,10 @@ class BlockEvents:
             self._n, self._open = self._n + 1, ""
 
     def _continue_block(self, begun: Json, delta: Json | None) -> Iterator[Json]:
-        """Yield the events of a delta to the open block, or to a new one if its type differs."""
+        """Yield the event of `delta`, unless it is None.
+
+        If the open block is of another type than `begun`, first begin the block `begun`.
+        """
         if self._open != begun["type"]:
             yield from self._begin_block(begun)
         if delta is not None:
@@ -73,7 +76,7 @@ class BlockEvents:
 
 
 def compaction_block(summary: str | None) -> Json:
-    """Return a block with a summary, which replaces the conversation so far in later requests."""
+    """Return a block with this summary, or null if it is empty. It replaces the conversation before it."""
     return {"type": "compaction", "content": summary or None}
 
 
@@ -82,7 +85,7 @@ def blocks_of(pieces: Sequence[Piece], *, omits: bool) -> list[Json]:
 
     Args:
         pieces: The reply; adjacent pieces are of different kinds.
-        omits: True: do not show thoughts, but encode them in their block's signature.
+        omits: True: send thoughts only in encoded form, as their block's signature.
     """
     blocks: list[Json] = []
     for piece in pieces:

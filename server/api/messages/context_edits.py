@@ -15,7 +15,7 @@ Messages: TypeAlias = Sequence[Json]
 CLEARED = "[An earlier result of this tool, left out to save space.]"
 """Text that replaces a cleared result."""
 KEPT_USES, KEPT_TURNS = 3, 1
-"""Anthropic's defaults: uses of tools, and turns with thoughts, that an edit keeps."""
+"""Anthropic's defaults for what an edit keeps: the last results of tools, the last turns with thoughts."""
 USUAL_TRIGGER = {"clear_tool_uses_20250919": 100_000, "compact_20260112": 150_000}
 """Anthropic's defaults: input tokens above which an edit is applied."""
 
@@ -68,7 +68,7 @@ class ClearToolUses(Body):
     """Names of tools whose calls' inputs are also cleared; true: all tools."""
 
     def apply(self, messages: Messages) -> tuple[Messages, int]:
-        """Return the messages with cleared results, and the number of results that were cleared."""
+        """Return the messages with old tool results replaced by CLEARED, and the number of these results."""
         calls = [call for message in messages for call in message.get("tool_calls") or ()]
         names = {call["id"]: call["function"]["name"] for call in calls}
         excluded = self.exclude_tools or ()
@@ -89,7 +89,10 @@ class ClearToolUses(Body):
         return edited, len(old)
 
     def _without_inputs(self, message: Json, ids: set[str]) -> Json:
-        """Return the message without the inputs of these calls, if clear_tool_inputs asks for that."""
+        """Return the message with empty arguments in some calls.
+
+        These are the calls with the ids `ids`, as far as clear_tool_inputs includes their tools.
+        """
         cleared, calls = self.clear_tool_inputs, message.get("tool_calls")
         if not cleared or not calls:
             return message
@@ -155,13 +158,13 @@ class SummaryRequest(Body):
 
 
 def is_due(edit: ClearToolUses | CompactEdit, n_tokens: int, messages: Messages, n_ctx: int) -> bool:
-    """Return True if the conversation is longer than the trigger of the edit.
+    """Return True if the conversation exceeds the trigger of the edit, in tokens or tool results.
 
     Args:
         edit: The edit.
         n_tokens: Tokens in the prompt.
         messages: Messages of the conversation.
-        n_ctx: Tokens that fit the context.
+        n_ctx: Length of the context in tokens, which limits the default trigger.
     """
     if isinstance(edit.trigger, UseAmount):
         return sum(message["role"] == "tool" for message in messages) > edit.trigger.value

@@ -1,4 +1,4 @@
-"""Apply the edits of a conversation that a request asks for, before the prompt is made."""
+"""Edit the conversation of a request as the request asks, before its prompt is made."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _PlainSummary(Summary):
 
 
 class TurnEditor:
-    """Applies a request's context edits to its turn, and counts the tokens of the turn's prompt."""
+    """Editor of one request's conversation, which also counts the tokens of its prompt."""
 
     def __init__(self, request: Request, services: Services, turn: MessagesAsChat) -> None:
         self._request, self._services = request, services
@@ -44,11 +44,11 @@ class TurnEditor:
         return self._n
 
     async def edit(self, body: MessagesRequest, *, compacts: bool = True) -> MessagesAsChat:
-        """Return the turn after all edits that the request asks for and whose triggers are reached.
+        """Apply the edits that the request asks for, if their triggers are reached; return the edited turn.
 
         Args:
             body: The request.
-            compacts: True: also let the model write summaries.
+            compacts: False: skip edits for which the model would write a summary.
         """
         if instruction := body.compaction:
             self._make_summary((instruction.instructions or "").strip() or INSTRUCTION)
@@ -89,7 +89,11 @@ class TurnEditor:
         self.turn = replace(self.turn, chat=chat, applied=[*(self.turn.applied or ()), told])
 
     async def _compact(self, edit: CompactEdit) -> None:
-        """Let the model write a summary: as the reply if the edit pauses after it, else for the prompt."""
+        """Replace the conversation by a summary that the model writes.
+
+        If the edit pauses after the summary, the summary becomes the reply. Otherwise the model writes it
+        now, and the turn's prompt begins with it.
+        """
         instruction = f"{INSTRUCTION}\n{edit.instructions}" if edit.instructions else INSTRUCTION
         if edit.pause_after_compaction:
             self._make_summary(instruction)

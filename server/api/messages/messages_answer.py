@@ -25,7 +25,7 @@ PING = {"type": "ping"}
 
 
 class MessagesAnswer(Answer):
-    """The answer with one reply as one message."""
+    """An answer in the format of Anthropic's Messages API, made of one reply."""
 
     keep_alive = ("ping", orjson.dumps(PING).decode())
 
@@ -102,18 +102,18 @@ class MessagesAnswer(Answer):
         return {**about, "content": content, **ending, "usage": self._usage_so_far(), **self._edits_json()}
 
     def _edits_json(self) -> Json:
-        """Return the edits of the conversation that were applied; {} if the request asked for none."""
+        """Return the applied edits as the answer's field; {} if the request asked for no edits."""
         applied = self._turn.applied
         return {} if applied is None else {"context_management": {"applied_edits": applied}}
 
     def _own_summary(self) -> str:
-        """Return the text of the reply if it is a summary and has ended, else ""."""
+        """Return the text of the reply. Call it only if the reply is a summary and has ended."""
         self._choice.portion()
         return self._choice.message.content.strip()
 
     @property
     def _stop_reason(self) -> Json:
-        """Return why the reply has ended."""
+        """Return why the reply has ended, as the fields stop_reason and stop_sequence."""
         choice = self._choice
         if self._turn.is_summary:
             reason = "compaction"
@@ -128,15 +128,18 @@ class MessagesAnswer(Answer):
         return {"stop_reason": reason, "stop_sequence": choice.stop_string}
 
     def _prompt_parts(self) -> dict[str, str]:
-        """Return the tools and the system prompt as texts, to detect which of them a later prompt changes.
+        """Return tools and system prompt as texts, to find out what a later prompt has changed.
 
-        The keys are Anthropic's names for such changes.
+        The key of a part is Anthropic's name for a change of this part.
         """
         chat, now = self._turn.chat, self._turn.now
         return {"tools_changed": repr(chat.get("tools")), "system_changed": repr(now.system)}
 
     def _cache_diagnostics(self) -> Json | None:
-        """Return where the prompt differs from an earlier message's prompt, None if nowhere."""
+        """Return where this prompt first differs from an earlier message's, as the reason for a cache miss.
+
+        None if the request names no such message, or if this prompt begins with the whole earlier prompt.
+        """
         id = self._compares.previous_message_id if self._compares else None
         if id is None:
             return None
@@ -150,7 +153,7 @@ class MessagesAnswer(Answer):
         return {"cache_miss_reason": {"type": kind, "cache_missed_input_tokens": found.n_missed}}
 
     def _keep_conversation(self) -> None:
-        """Keep the conversation for later requests, if the request asks for that."""
+        """Keep the prompt for comparisons, and the conversation for later requests, if the request asks."""
         if self._compares is not None:
             prompt = self._prompts[0].requests[0].prompt
             self._services.prompts.remember(self._salt, self._id, prompt, self._prompt_parts())
@@ -169,7 +172,7 @@ class MessagesAnswer(Answer):
         return measured(self._choice.stats()) if self._tells_costs else {}
 
     def _usage_so_far(self) -> Json:
-        """Return the usage so far. As in Anthropic's API, cached tokens are not input tokens."""
+        """Return the token counts so far. As in Anthropic's API, input_tokens leaves out cached tokens."""
         stats = self._choice.stats()
         return {
             "input_tokens": stats.n_prompt - stats.n_cached,

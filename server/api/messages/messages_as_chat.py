@@ -21,13 +21,13 @@ Json: TypeAlias = dict[str, Any]
 _AS_THEY_ARE = {*SharedFields.model_fields} - {"model"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ABOUT_THE_CLIENT = "x-anthropic-billing-header:"
-"""Beginning of the system block with Claude Code's version and a checksum. The checksum changes with each
-request, so nothing after this block could be reused from the cache."""
+"""Beginning of a system block of Claude Code, which is left out. Its checksum changes with each request, so
+nothing after the block could be reused from the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A conversation as chat messages, either before or after a request is appended."""
+    """A conversation as chat messages, without or with the turns of the present request."""
 
     messages: Sequence[Json] = ()  # chat messages, without system messages
     system: Sequence[Json] = ()  # system messages
@@ -49,7 +49,7 @@ class MessagesAsChat:
 
     @property
     def names(self) -> Names:
-        """Return this API's names for a chat completion's fields, for errors."""
+        """Return patterns of a chat completion's fields, with this API's names for them, for errors."""
         return (
             (re.compile(r"^max_completion_tokens$"), "max_tokens"),
             (re.compile(r"^stop\b"), "stop_sequences"),
@@ -99,7 +99,7 @@ def as_chat(
 
 
 def chat_of(body: MessagesRequest) -> Json:
-    """Return the body of the chat completion, to be validated."""
+    """Convert a request that continues no stored conversation to a chat completion's unvalidated body."""
     return as_chat(body).chat
 
 
@@ -111,7 +111,7 @@ def _response_format(body: MessagesRequest) -> Json:
 
 
 def _effort(body: MessagesRequest) -> str | None:
-    """Return the reply's effort, set by the latest turn since the last reply, else by the request."""
+    """Return the effort that the latest turn after the last reply sets, else the request's effort."""
     for turn in reversed(body.messages):
         if turn.role == "assistant":
             break

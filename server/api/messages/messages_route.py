@@ -34,7 +34,7 @@ async def create(request: Request, services: Services) -> Response:
 
 
 async def count_tokens(request: Request, services: Services) -> Response:
-    """Answer with the number of tokens in the prompt of a message with this body."""
+    """Answer with the number of prompt tokens that a message request with this body would have."""
     body = await read(request, MessagesRequest)
     turn = as_chat(body, await _earlier_conversation(services, body), senses=services.senses)
     with renamed(turn.names):
@@ -48,10 +48,10 @@ async def count_tokens(request: Request, services: Services) -> Response:
 
 
 async def _earlier_conversation(services: Services, body: MessagesRequest) -> Before | None:
-    """Return the stored conversation that a request continues.
+    """Return the stored conversation that a request continues, None if it continues none.
 
     Raises:
-        NotFoundError: The server has not stored it, or has dropped it.
+        NotFoundError: The server does not have the conversation (any more).
     """
     if body.thread is None or (id := body.thread.previous_message_id) is None:
         return None

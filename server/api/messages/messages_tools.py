@@ -92,7 +92,7 @@ _DESCRIBED: Mapping[str, tuple[str, Json]] = {
         ),
     ),
 }
-"""Descriptions, for the model, of those tools of Anthropic that clients carry out, by prefix of the type."""
+"""Description and input schema of each Anthropic tool that clients carry out, by prefix of its type."""
 
 
 @dataclass(slots=True)
@@ -102,14 +102,17 @@ class OfferedTools:
     chat: list[Json] = field(default_factory=list[Json])
     """Tools of the chat completion."""
     places: list[str] = field(default_factory=list[str])
-    """Names of the request's fields with these tools, in the same order."""
+    """For each tool in `chat`, the name of its field in the request."""
     deferred: dict[str, tuple[Json, str]] = field(default_factory=dict[str, tuple[Json, str]])
     """Tools that no message has shown yet, by name, each with its field in the request."""
     left_out: list[str] = field(default_factory=list[str])
     """Sentences about parts of the request that are not served."""
 
     def shown(self, name: str) -> str:
-        """Allow calls of a tool that a search found, and return the text of the message that shows it."""
+        """Make a deferred tool callable, and return the text of the message that shows it to the model.
+
+        For a tool that the chat template shows, and for an unknown tool, the text is only its name.
+        """
         found = self.deferred.pop(name, None)
         if found is not None:
             tool, place = found
@@ -122,13 +125,13 @@ class OfferedTools:
         return json.dumps({"type": "function", "function": function}, ensure_ascii=False)
 
     def choose(self, name: str) -> None:
-        """Offer a deferred tool, because the request demands a call of it."""
+        """Make a tool callable if it is deferred. Use it if the request demands a call of the tool."""
         if (found := self.deferred.pop(name, None)) is not None:
             self.chat.append(found[0])
             self.places.append(found[1])
 
     def place_of(self, param: str) -> str:
-        """Convert the name of a field in the chat completion's tools to this request's name."""
+        """Convert a field name of the chat completion, such as tools.0.function.name, to this request's."""
 
         def place(found: re.Match[str]) -> str:
             inner = found[2].replace(".function", "", 1).replace(".parameters", ".input_schema", 1)

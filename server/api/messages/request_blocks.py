@@ -28,7 +28,10 @@ class RedactedBlock(Body):
 
 
 def _as_object(given: Any) -> Any:
-    """Return arguments as an object. Some clients send them as JSON text."""
+    """Return the arguments of a call as an object. They may be its JSON text, which some clients send.
+
+    Any other value becomes the object's field `input`.
+    """
     if not isinstance(given, str):
         return cast(Json, given) if isinstance(given, dict) else {"input": given}
     try:
@@ -78,7 +81,7 @@ class OtherBlock(Body):
 
     @property
     def is_unseen(self) -> bool:
-        """True for a picture, or for a file without a text."""
+        """True for a picture or a file in which texts_in() finds no text."""
         return self.type in ("image", "document", "container_upload") and not texts_in(self.fields)
 
     @property
@@ -92,7 +95,10 @@ class OtherBlock(Body):
 
     @property
     def text(self) -> str:
-        """Return the block's text, or the text that replaces it."""
+        """Return the block's texts, one a line; "" if there is none.
+
+        A picture or file without texts has a text that replaces it.
+        """
         return "\n".join(texts_in(self.fields)) or (stand_in(self.type) if self.is_unseen else "")
 
 
@@ -133,7 +139,7 @@ Block: TypeAlias = Annotated[
 ]
 
 _TELLING = ("title", "context", "url", "text", "stdout", "stderr", "error_code", "tool_name")
-"""Fields of a block whose texts the model reads."""
+"""Fields of a block that hold text for the model."""
 _HOLDING = ("source", "content", "tool_references")
 """Fields of a block that hold inner blocks, which have the fields in _TELLING."""
 

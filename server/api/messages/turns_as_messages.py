@@ -47,10 +47,10 @@ class TurnMessages:
         self._senses = Senses(sees=senses.sees)  # blocks hold no sounds
 
     def add(self, turns: Sequence[Turn]) -> None:
-        """Add these turns.
+        """Add these turns, except system turns that are to be cleared.
 
         Raises:
-            FieldError: The user's last words contain a file, or a picture that the model cannot read.
+            FieldError: A turn after the last reply has a file, or a picture that the model cannot read.
         """
         _refuse_unread(turns, self._senses)
         spoken = max((i for i, turn in enumerate(turns) if turn.role == "user"), default=-1)
@@ -65,7 +65,7 @@ class TurnMessages:
                 self._add_user_turn(turn.role, turn.content)
 
     def _add_user_turn(self, role: str, blocks: Sequence[Block]) -> None:
-        """Add the tools' results and the user's words, in order."""
+        """Add a turn in order: each tool's result as a message, other blocks as messages of `role`."""
         for returned, some in itertools.groupby(blocks, lambda one: isinstance(one, ToolResultBlock)):
             if returned:
                 self.messages += (self._result_text(one) for one in some if isinstance(one, ToolResultBlock))
@@ -74,7 +74,7 @@ class TurnMessages:
                 self.messages.append(message)
 
     def _said_part(self, block: Block) -> str | Json | None:
-        """Return the text of a block, or a picture; None if there is nothing for the model."""
+        """Return what a block says to the model: a text, or a picture as a message part; None for nothing."""
         if isinstance(block, TextPart):
             return block.text
         if not isinstance(block, OtherBlock):
@@ -92,7 +92,8 @@ class TurnMessages:
     def _reply(self, blocks: Sequence[Block]) -> None:
         """Add a reply as one message: thoughts first, then text, then calls.
 
-        A result of a tool that Anthropic's servers ran splits the reply into two messages.
+        A result of a tool that Anthropic's servers ran splits the reply into two messages. A summary replaces
+        all messages before it.
         """
         begun: list[Block] = []
         for block in blocks:
@@ -109,7 +110,7 @@ class TurnMessages:
         self.messages += _reply(begun) if begun or not blocks else ()
 
     def _result_text(self, block: ToolResultBlock) -> Json:
-        """Return a tool's result as a message; the text says so if the tool failed."""
+        """Return a tool's result as a message. If the tool failed, the text begins with "Error: "."""
         given = block.content
         parts = [given] if isinstance(given, str) else [self._returned_part(part) for part in given]
         if block.is_error:
@@ -125,10 +126,10 @@ class TurnMessages:
 
 
 def _refuse_unread(turns: Sequence[Turn], senses: Senses) -> None:
-    """Raise FieldError if the user's last words contain a file, or a picture that the model cannot read.
+    """Raise FieldError if a turn after the last reply has a file, or a picture that the model cannot read.
 
-    Earlier files and pictures are allowed: another model may have read them. A picture beside a tool's result
-    belongs to the result.
+    Earlier files and pictures are allowed: another model may have read them. If these turns contain a tool's
+    result, everything is allowed, since pictures may belong to the result.
     """
     n_before = len(turns)
     while n_before and turns[n_before - 1].role != "assistant":
@@ -148,7 +149,10 @@ def _refuse_unread(turns: Sequence[Turn], senses: Senses) -> None:
 
 
 def _reply(blocks: Sequence[Block]) -> Iterator[Json]:
-    """Yield the message made of the blocks; yield nothing if it would be empty."""
+    """Yield the assistant's message made of the blocks.
+
+    Yield nothing if all blocks are OtherBlocks without a text or a call.
+    """
     thoughts = "".join(
         block.thinking or decode_thoughts(block.signature)
         for block in blocks
@@ -169,7 +173,7 @@ def _block_text(block: Block) -> str:
 
 
 def _call_of_block(block: Block) -> Json | None:
-    """Return the call in a block (of a client's or Anthropic's tool), None if the block is no call."""
+    """Return the call of a tool in a block, in chat completion format; None if the block is no call."""
     if isinstance(block, ToolUseBlock):
         function = {"name": block.name, "arguments": block.input}
         return {"id": block.id, "type": "function", "function": function}

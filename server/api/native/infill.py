@@ -24,11 +24,11 @@ from server.llama.backend import FillInMiddle, Vocabulary
 MAX_EXTRA = 1024
 """Maximum texts of input_extra."""
 REPOSITORY = "myproject\n"
-"""Name that llama-server gives to every repository."""
+"""Repository name in every prompt, as in llama-server, with the line break after it."""
 FOR_REPLY = 4
-"""A reply without a limit gets 1/FOR_REPLY of the context.
+"""A reply without max_tokens gets 1/FOR_REPLY of the context; input_extra may fill the rest.
 
-Twice: long replies end early. Half: the model sees fewer texts.
+At 8, long replies end early. At 2, fewer extra texts fit.
 """
 
 
@@ -71,7 +71,13 @@ async def create(request: Request, services: Services) -> Response:
 
 
 def _infill_prompt(services: Services, body: InfillRequest, fim: FillInMiddle) -> Prompted:
-    """Return the prompt, including as many of the last extra tokens as fit. Raises InvalidRequestError."""
+    """Return the prompt, ready to be submitted. It includes as many of the last extra tokens as fit.
+
+    Slow: not for the event loop.
+
+    Raises:
+        InvalidRequestError: The texts are too long, or a field cannot be honoured.
+    """
     vocabulary, n_ctx = services.vocabulary, services.model.n_ctx
     given = body.input_prefix, str(body.prompt), body.input_suffix
     services.room.check_bytes(sum(len(text.encode()) for text in given), "input_prefix")
@@ -87,7 +93,11 @@ def _infill_prompt(services: Services, body: InfillRequest, fim: FillInMiddle) -
 
 
 def _extra_tokens(vocabulary: Vocabulary, fim: FillInMiddle, texts: Sequence[ExtraText]) -> Iterator[int]:
-    """Yield the tokens of extra texts; add file names if the model has a control token for them."""
+    """Yield the tokens of extra texts.
+
+    If the model has control tokens for repositories and files, yield the repository's name and the name of
+    each text's file too, and at the end a header for the file to fill in.
+    """
     known = fim.repository is not None and fim.file is not None
     if known and texts:
         yield from (fim.repository or 0, *vocabulary.tokenize(REPOSITORY, special=False))

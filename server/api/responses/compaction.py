@@ -1,6 +1,7 @@
 """Shorten a conversation: the model writes a summary that replaces the conversation from then on.
 
-POST /v1/responses/compact does so on request, `context_management` when a prompt gets too long.
+POST /v1/responses/compact always does so. A request with `context_management` does so if its prompt is too
+long.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ class CompactRequest(ResponseRequest):
 
 
 def compaction_item(summary: str) -> Json:
-    """Return the item that replaces a conversation."""
+    """Return an item that holds this summary, encoded, and replaces the conversation before it."""
     return {"id": new_id("cmp"), "type": "compaction", "encrypted_content": sealed_summary(summary)}
 
 
 class Compaction(Summary):
-    """The answer to a request for a shorter conversation."""
+    """An answer with a shorter conversation: given items, and a summary that the model writes."""
 
     def __init__(
         self, services: Services, chat: ChatRequest, asked: Prompted, said: Sequence[Json] = ()
@@ -52,14 +53,14 @@ class Compaction(Summary):
             services: The server.
             chat: The chat completion that writes the summary.
             asked: The prompt of `chat`.
-            said: The user's messages, as items.
+            said: Items that the answer lists before the summary: the user's messages.
         """
         super().__init__(new_id("resp"), services, chat, asked)
         self._said = said
 
     @property
     def item(self) -> Json:
-        """Return the item that replaces the conversation, once the reply has ended.
+        """Return the item with the summary, once the reply has ended.
 
         Raises:
             BackendError: The model has written no summary.

@@ -1,4 +1,4 @@
-"""OpenAI's conversations: items that responses with `conversation` read and add to."""
+"""Create, read, change and delete OpenAI's conversations: stored items that responses read and add to."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def update(request: Request, services: Services) -> Response:
 
 
 async def delete(request: Request, services: Services) -> Response:
-    """Delete a conversation; its stored responses stay."""
+    """Delete a conversation, but not the stored responses that have added to it."""
     conversation = await _named(request, services)
     await services.replies.delete(Owner(_salt_of_query(request), tenant()), conversation.id)
     return Json({"id": conversation.id, "object": "conversation.deleted", "deleted": True})
@@ -90,7 +90,7 @@ async def delete_item(request: Request, services: Services) -> Response:
 
 
 async def stored_conversation(services: Services, salt: str, id: str) -> StoredResponse:
-    """Return the conversation with this id. Raises NotFoundError."""
+    """Return the conversation with this id and salt. Raises NotFoundError."""
     stored = await services.replies.get(salt, id) if id.startswith("conv_") else None
     if stored is None:
         raise _no_conversation(id)
@@ -108,7 +108,11 @@ async def _named(request: Request, services: Services) -> StoredResponse:
 async def _changed(
     request: Request, services: Services, salt: str, change: Callable[[StoredResponse], StoredResponse]
 ) -> StoredResponse:
-    """Change the conversation that a request names, and return the new one. Raises NotFoundError."""
+    """Store and return what `change` makes of the conversation that the request's path names.
+
+    Raises:
+        NotFoundError: There is no such conversation with this salt, or `change` raises this error.
+    """
     id = request.path_params["id"]
     owner = Owner(salt, tenant())
     changed = await services.replies.change(owner, id, change) if id.startswith("conv_") else None

@@ -43,7 +43,10 @@ _CALLS = {
     "mcp_call": ("", "arguments"),
     "program": ("program", "code"),
 }
-"""Function and field of the arguments, by the type of an item that is a call."""
+"""For each type of item that is a call: the function's name, and the item's field with the arguments.
+
+With the name "", the item's fields server_label and name give the name.
+"""
 _RESULTS = ("output", "outputs", "result", "results", "error")
 """Fields of an item that may hold a tool's result."""
 _SILENT = frozenset(
@@ -59,7 +62,7 @@ class Conversation:
     """Chat messages, built item by item."""
 
     def __init__(self, tools: ServedTools, *, senses: Senses = TEXT_ONLY) -> None:
-        """Begin empty.
+        """Begin without messages.
 
         Args:
             tools: The request's tools; items may add tools.
@@ -72,10 +75,11 @@ class Conversation:
         self._senses = senses
 
     def add(self, items: Sequence[Item]) -> None:
-        """Add these items; consecutive thoughts, text and calls of the assistant become one message.
+        """Add these items. Consecutive thoughts, text and calls of the assistant become one message.
 
         Raises:
-            FieldError: The user's last words contain something that the model cannot read.
+            FieldError: A message after the last reply contains a part that the model cannot read, or an item
+                cannot be served.
         """
         _refuse_unread(items, self._senses)
         for i, item in enumerate(items):
@@ -108,7 +112,7 @@ class Conversation:
                 raise AssertionError("references are resolved before")
 
     def _begin_from(self, summary: str) -> None:
-        """Replace all messages by a summary, except those of the user, developer and system."""
+        """Drop replies, tools' results and older summaries; add this summary as the user's message."""
         self.messages = [
             message
             for message in self.messages
@@ -157,14 +161,27 @@ class Conversation:
         self.messages.append({"role": "tool", "tool_call_id": id, "content": content})
 
     def _show_tools(self, item: FoundToolsItem, shown: str) -> None:
-        """Add a message that shows an item's tools: the result of a search, or a developer message."""
+        """Add `shown`, the text about an item's tools, as a message.
+
+        It is a tool's result if the tools were found by a search, else a developer message.
+        """
         if item.type == "tool_search_output":
             self._add_result(item.call_id or "", shown)
         else:
             self.messages.append({"role": "developer", "content": f"More tools:\n{shown}"})
 
     def _add_other(self, item: OtherItem, place: str) -> None:
-        """Add a call of one of OpenAI's own tools, or its result."""
+        """Add an item without a class of its own, such as a call of one of OpenAI's tools, or its result.
+
+        An item of an unknown type is left out, with a note in left_out of the tools.
+
+        Args:
+            item: The item.
+            place: Name of its field in the request.
+
+        Raises:
+            FieldError: The item asks for a compaction.
+        """
         fields, id = item.fields, str(item.fields.get("call_id") or item.fields.get("id") or "")
         result = next((fields[name] for name in _RESULTS if fields.get(name) is not None), None)
         if item.type in _CALLS:
@@ -184,9 +201,9 @@ class Conversation:
             self._tools.left_out.append(f"{place}: items of the type {item.type} are left out")
 
     def _go_on(self, said: Json, fresh: Sequence[str] = ()) -> None:
-        """Add `said` to the last message, or to a new one.
+        """Add the fields `said` to the last message, or to a new message of the assistant.
 
-        A new message begins unless the last one is the assistant's and has none of the fields in `fresh`.
+        A new message begins if the last one is not the assistant's, or has one of the fields in `fresh`.
         """
         last = self.messages[-1] if self.messages else {}
         if last.get("role") != "assistant" or any(name in last for name in fresh):
@@ -197,10 +214,10 @@ class Conversation:
 
 
 def _refuse_unread(items: Sequence[Item], senses: Senses) -> None:
-    """Raise FieldError if the user's last words contain a file, or another part that the model cannot read.
+    """Raise FieldError if a message at the end has a file, or another part that the model cannot read.
 
-    Files and pictures of earlier turns are allowed: another model may have read them. A picture after a
-    tool's result is allowed too, since it belongs to the result.
+    Only messages after the last reply or other item count: another model may have read earlier files and
+    pictures. If that item is a tool's result, everything is allowed, since pictures may belong to it.
     """
     n_before = len(items)
     while (
@@ -234,7 +251,10 @@ def _text_of_part(part: Part | RefusalPart | UnseenPart) -> str:
 
 
 def _arguments_text(member: str, value: Any) -> str:
-    """Return arguments as the JSON text of an object. Any other value becomes the object's field `member`."""
+    """Return the JSON text of an object with the arguments.
+
+    `value` is the object or its JSON text. Any other value except None becomes the object's field `member`.
+    """
     if isinstance(value, str) and value.lstrip().startswith("{"):
         with suppress(ValueError):
             value = json.loads(value)

@@ -42,7 +42,7 @@ class AsChat:
 
     @property
     def names(self) -> Names:
-        """Return this API's names for a chat completion's fields, for errors."""
+        """Return patterns of a chat completion's fields, with this API's names for them, for errors."""
         return (
             (re.compile(r"^messages\b.*"), "input"),
             (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
@@ -61,7 +61,7 @@ def as_chat(
 
     Args:
         body: The request.
-        before: Chat messages of the response that the request continues.
+        before: Chat messages of the earlier conversation, up to the response that the request continues.
         items: The request's input, with references replaced by the named items.
         senses: What the model reads beside text.
 
@@ -94,9 +94,9 @@ def as_chat(
 
 
 def _remembered(messages: Sequence[Json], body: ResponseRequest) -> Sequence[Json]:
-    """Return the messages that the model may see again.
+    """Return the messages; if reasoning.context is current_turn, without the thoughts of earlier turns.
 
-    If reasoning.context is current_turn, thoughts before the user's last message are left out.
+    The current turn begins with the user's last message.
     """
     if body.reasoning is None or body.reasoning.context != "current_turn":
         return messages
@@ -141,7 +141,16 @@ def _tool_choice(body: ResponseRequest, tools: ServedTools) -> Any:
 
 
 def _named_choice(choice: NamedTool, tools: ServedTools, place: str) -> Json:
-    """Return the choice of one tool in chat completion format; a deferred tool becomes callable."""
+    """Return the choice of one tool in chat completion format. A deferred tool becomes callable.
+
+    Args:
+        choice: The choice.
+        tools: The request's tools.
+        place: Name of the choice's field in the request.
+
+    Raises:
+        FieldError: There is no such tool.
+    """
     deferred = next(
         (one for one in tools.deferred.values() if choice.name in (one.name, one.flat_name)), None
     )

@@ -37,7 +37,7 @@ TOO_LONG = "this response has become more than one API key may store: it cannot 
 
 @dataclass(frozen=True, slots=True)
 class ResponseTurn:
-    """A request as a turn of a conversation."""
+    """A request together with the conversation that it continues."""
 
     chat: AsChat
     input_items: Sequence[dict[str, Any]]  # the conversation with the request's input, as OpenAI lists it
@@ -48,7 +48,7 @@ class ResponseTurn:
 
 
 class ResponseAnswer(Answer):
-    """The answer with one reply as one response."""
+    """An answer in the format of OpenAI's Responses API, made of one reply."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ResponseAnswer(Answer):
         return orjson.dumps(self._store_response())
 
     def _item_id(self, kind: str) -> str:
-        """Return the id of the next item; every process derives an equal id."""
+        """Return the id of the next item, with the prefix `kind`. Every process derives the same id."""
         return f"{kind}_{derived(self._id, str(len(self._output.items)))[:48]}"
 
     def _number_from(self, n: int) -> None:
@@ -110,7 +110,7 @@ class ResponseAnswer(Answer):
         return told and {"kind": "response", "body": body, **told, **about, "compacted": turn.compacted}
 
     def go_on_alone(self, given: Json) -> dict[str, Any]:
-        """Generate and store the response without a connection; return it with the status queued.
+        """Start to generate and store the response in the background; return it with the status queued.
 
         Args:
             given: The request's body, from which another process can continue the response.
@@ -189,7 +189,7 @@ class ResponseAnswer(Answer):
             await self._services.replies.flush()
 
     async def _join_conversation(self, response: dict[str, Any]) -> None:
-        """Add the input and the reply to the conversation that the request names."""
+        """Add the input and the response to the request's conversation; only log errors of the store."""
         new = [*self._turn.new_items, *response["output"]]
         id = str(self._body.conversation_id)
         try:
@@ -198,7 +198,7 @@ class ResponseAnswer(Answer):
             logger.warning("%s is not added to its conversation: %s", self._id, error.message)
 
     def _remaining_events(self, choice: ReplyChoice) -> Iterable[Event]:
-        """Yield the events of a choice that have not been sent."""
+        """Yield the events about what the choice has generated since the last call."""
         portion = choice.portion()
         logprobs = portion.logprobs["content"] if portion.logprobs else ()
         yield from self._output.feed(portion.pieces, logprobs)
@@ -215,7 +215,7 @@ class ResponseAnswer(Answer):
         return b"event: " + event["type"].encode() + b"\n" + sse(numbered)
 
     def _store_response(self) -> dict[str, Any]:
-        """Return the finished response, and store it if the request asks for it."""
+        """Return the ended response, and store it if the request asks for it."""
         response = self._response_json(self._final_status)
         prompt = self._prompts[0].requests[0].prompt
         self._services.prompts.remember(self._body.salt, self._id, prompt, self._prompt_parts())
@@ -227,7 +227,7 @@ class ResponseAnswer(Answer):
         return response
 
     def _keep(self, response: dict[str, Any]) -> Kept:
-        """Store the response in its present state, with the data that later requests need."""
+        """Store the response as it is now, for later requests; return where it is kept."""
         if self.forgotten:
             return "everywhere"
         messages = [*self._turn.chat.messages, self._choice.message.as_json]
@@ -255,16 +255,19 @@ class ResponseAnswer(Answer):
         return response | measured(self._choice.stats()) | self._cache_diagnostics()
 
     def _prompt_parts(self) -> dict[str, str]:
-        """Return parts of the prompt as texts, to detect which of them a later prompt changes.
+        """Return parts of the prompt as texts, to find the parts that differ from another prompt's.
 
-        The keys are OpenAI's names for such changes.
+        The key of a part is OpenAI's name for a cache miss that this part causes.
         """
         chat = self._turn.chat.chat
         told = {"tools_changed": chat.get("tools"), "reasoning_effort_changed": chat.get("reasoning_effort")}
         return {name: repr(value) for name, value in told.items()}
 
     def _cache_diagnostics(self) -> dict[str, Any]:
-        """Return where the prompt differs from comparison_response_id's; {} if the request gives none."""
+        """Return where the prompt first differs from that of the response comparison_response_id.
+
+        The result has the field prompt_cache_diagnostics. It is {} if the request gives no such id.
+        """
         id = self._body.prompt_cache_options.comparison_response_id
         if id is None:
             return {}
@@ -290,7 +293,7 @@ class ResponseAnswer(Answer):
         }
 
     def _repeated(self) -> dict[str, Any]:
-        """Return the request's fields that the response repeats."""
+        """Return the fields of the request that the response repeats, with the values that apply."""
         body, sampling, turn = self._body, self._sampling, self._turn
         choice, reasoning = body.tool_choice, body.reasoning
         return {

@@ -25,12 +25,12 @@ def new_id(kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ItemOptions:
-    """Options of the items that a reply is converted to."""
+    """Options for converting a reply to items."""
 
     tools: Mapping[str, ServedTool] = field(default_factory=dict[str, ServedTool])
     """The tools that the reply may call, by the model's names for them."""
     as_summary: bool = False
-    """True: thoughts are sent as their own summary."""
+    """True: thoughts are sent as the summary of a reasoning item, False: as its content."""
     sealed: bool = False
     """True: thoughts are also sent as encrypted content."""
 
@@ -38,7 +38,7 @@ class ItemOptions:
 class Output:
     """The items of one response; only the last item grows.
 
-    Methods take the reply's pieces, and yield events without sequence numbers.
+    Pass it the reply's pieces. The methods yield the resulting events, without sequence numbers.
     """
 
     def __init__(self, format: ItemOptions | None = None, id_of: Callable[[str], str] = new_id) -> None:
@@ -46,7 +46,7 @@ class Output:
 
         Args:
             format: Options of the items.
-            id_of: Returns an id with a prefix such as rs, msg or fc.
+            id_of: Given a prefix such as rs, msg or fc, returns the id of the next item.
         """
         self.items: list[Json] = []
         self._format = format or ItemOptions()
@@ -78,9 +78,9 @@ class Output:
             self.items[-1]["content"][0]["logprobs"] += untold
 
     def end(self, status: Literal["completed", "incomplete"]) -> Iterator[Event]:
-        """Yield the events of the reply's end.
+        """End the last item with this status, and yield its last events.
 
-        The last item gets this status. There is always at least one item.
+        If the reply has no items yet, it gets an empty message.
         """
         if all(item["type"] == "compaction" for item in self.items):
             yield from self._add_text("", [])
@@ -139,12 +139,12 @@ class Output:
             yield from self._add_delta("response.function_call_arguments.delta", text)
 
     def _add_delta(self, type: str, text: str, **extra: Any) -> Iterator[Event]:
-        """Add text to the open item, and yield the event of this type."""
+        """Add text to the open item, and yield an event of this type, with `extra` as further fields."""
         self._grown.append(text)
         yield {"type": type, **self._item_place(), "delta": text, **extra}
 
     def _begin_item(self, kind: str, type: str, **fields: Any) -> Iterator[Event]:
-        """Begin an item with these fields."""
+        """Close the open item, and begin an item with these fields. `kind`: prefix of its id."""
         yield from self._close_item("completed")
         item: Json = {"id": self._id_of(kind), "type": type, **fields, "status": "in_progress"}
         self.items.append(item)
@@ -162,7 +162,7 @@ class Output:
         yield {"type": type, **self._item_place(), **index, "part": deepcopy(part)}
 
     def _close_item(self, status: str) -> Iterator[Event]:
-        """End the open item, if there is one."""
+        """End the open item, if there is one, with this status, and yield its last events."""
         if self._open is None:
             return
         if self._input is not None and (rest := self._input.end()):
@@ -205,7 +205,7 @@ class Output:
 
 
 def _parsed_object(arguments: str) -> Json:
-    """Return arguments as an object, {} if they are incomplete."""
+    """Parse the JSON text of arguments; return {} if it is incomplete or not an object."""
     try:
         given = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -214,7 +214,7 @@ def _parsed_object(arguments: str) -> Json:
 
 
 def _logprob_json(entry: Json) -> Json:
-    """Return a logprob in this API's format: `bytes` is a list instead of null, and there is no id."""
+    """Convert a chat completion's logprob to this API's: without `id`, and with `bytes` [] for null."""
     told: Json = {name: value for name, value in entry.items() if name != "id"}
     told["bytes"] = entry["bytes"] or []
     if "top_logprobs" in entry:

@@ -215,7 +215,7 @@ _TYPES: dict[str, str | None] = {
     "additional_tools": "found",
     "item_reference": "item_reference",
 }
-"""Tags by type, for items that have their own class; None: the type is the tag."""
+"""The tag of each type of item that has a class of its own; None: the tag is the type."""
 
 
 _KINDS = {
@@ -231,7 +231,7 @@ _KINDS = {
 
 
 def _tag_of(item: Any) -> str:
-    """Return the tag by which pydantic chooses an item's form. Messages and references may have no type."""
+    """Return the tag by which pydantic chooses an item's class. Messages and references may have no type."""
     if not isinstance(item, dict):
         return "message"
     given = cast(Json, item)
@@ -267,7 +267,7 @@ def as_stored(item: Item, id_of: Callable[[str], str]) -> Json:
 
     Args:
         item: An item of a request's input.
-        id_of: Returns an id with a prefix, for an item without an id.
+        id_of: Given a prefix, returns a new id, for an item that has none.
     """
     told = item.model_dump(by_alias=True, exclude_none=True)
     told.setdefault("id", id_of(_KINDS.get(told["type"], "item")))

@@ -24,7 +24,7 @@ class NamedTool(Body):
 
     @property
     def flat_name(self) -> str:
-        """Return the model's name for the tool."""
+        """Return the model's name for the tool, which includes its namespace."""
         return flat_name(self.namespace, self.name)
 
 

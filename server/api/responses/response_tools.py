@@ -135,7 +135,7 @@ class ServedTool:
 
     @property
     def flat_name(self) -> str:
-        """Return the model's name for the tool."""
+        """Return the model's name for the tool, which includes its namespace."""
         return flat_name(self.namespace, self.name)
 
     @property
@@ -157,7 +157,7 @@ class ServedTool:
 
     @property
     def as_shown(self) -> Json:
-        """Return the tool as chat templates show it."""
+        """Return the tool in the format of chat templates: as a function, without `strict`."""
         chat = self.as_chat
         function = chat.get("function") or {
             "name": self.flat_name,
@@ -182,7 +182,7 @@ class ServedTools:
         return [tool.as_chat for tool in self.by_name.values()]
 
     def place_of(self, param: str) -> str:
-        """Convert the name of a field in the chat completion's tools to this request's name."""
+        """Convert a field name of the chat completion, such as tools.0.function.name, to this request's."""
 
         def place(found: re.Match[str]) -> str:
             served = list(self.by_name.values())[int(found[1])]
@@ -192,7 +192,12 @@ class ServedTools:
         return _IN_TOOL.sub(place, param)
 
     def load(self, tools: Sequence[AnyTool], place: str) -> str:
-        """Allow calls of these tools, and return the text of the message that shows the tools."""
+        """Make these tools callable, and return the text of the message that shows them to the model.
+
+        Args:
+            tools: The tools.
+            place: Name of the list in the request.
+        """
         found = ServedTools()
         found.add(tools, place, deferring=False, repeated=True)
         for name, tool in found.by_name.items():
@@ -229,10 +234,9 @@ class ServedTools:
                 (self.deferred if deferring and deferred else self.by_name)[name] = served
 
     def called(self, name: str, kinds: Sequence[str]) -> ServedTool | None:
-        """Return the tool that the model calls by this name, None if there is none.
+        """Return the callable tool with this name for the model, else None. It must be of one of these kinds.
 
-        If the model's names do not include it, look for a single tool with this name in any namespace.
-        kinds: The kinds of tools to look for.
+        If there is none, return the tool with this name for the client, if exactly one tool has it.
         """
         if (exact := self.by_name.get(name)) is not None and exact.kind in kinds:
             return exact
@@ -255,21 +259,24 @@ def served_tools(tools: Sequence[AnyTool]) -> ServedTools:
 
 
 def is_served(tool: AnyTool) -> bool:
-    """Return True if the model may be offered this tool; the client then carries it out."""
+    """Return True if the client carries out this tool, so that the model may call it."""
     if isinstance(tool, SearchTool):
         return tool.execution == "client"
     return not isinstance(tool, HostedTool)
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """Return the model's name for a tool in a namespace."""
+    """Return the model's name for a tool: <namespace>__<name>, or `name` if it has that prefix already."""
     if not namespace or name.startswith(namespace):
         return name
     return namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
 
 
 def _flattened_tools(tool: OwnTool | NamespaceTool, place: str) -> Iterator[tuple[ServedTool, bool]]:
-    """Yield each tool of a namespace, or the single tool, with True if it is deferred."""
+    """Yield each tool of a namespace, or the single tool, with True if the client defers it.
+
+    place: Name of the field with `tool` in the request.
+    """
     if isinstance(tool, NamespaceTool):
         for i, inner in enumerate(tool.tools):
             deferred = tool.defer_loading or inner.defer_loading

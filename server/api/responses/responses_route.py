@@ -46,7 +46,7 @@ async def create(request: Request, services: Services) -> Response:
 
 
 async def compact(request: Request, services: Services) -> Response:
-    """Answer with a shorter conversation: the user's messages, and a summary of the rest."""
+    """Answer with a shorter conversation: the user's messages, and a summary of everything."""
     body = await read(request, CompactRequest)
     turn = await _turn_of(services, body)
     said = [item for item in turn.input_items if item.get("type") == "message" and item.get("role") == "user"]
@@ -58,7 +58,7 @@ async def compact(request: Request, services: Services) -> Response:
 async def _shortened_turn(
     request: Request, services: Services, body: ResponseRequest, turn: ResponseTurn
 ) -> ResponseTurn:
-    """Return the turn; summarise its conversation if its prompt exceeds compact_threshold."""
+    """Return the turn; if its prompt has over compact_threshold tokens, with its conversation summarised."""
     most = body.context_management[0].compact_threshold or services.model.n_ctx * 9 // 10
     if await on_prompt_thread(request, n_tokens, services, checked(services, turn.chat.chat)) <= most:
         return turn
@@ -84,7 +84,7 @@ async def _compact_turn(
 
 
 async def count(request: Request, services: Services) -> Response:
-    """Answer with the number of tokens in the prompt of a request with this body."""
+    """Answer with the number of prompt tokens that a response to this body would have."""
     body = await read(request, ResponseRequest)
     turn = await _turn_of(services, body)
     with renamed(turn.chat.names):
@@ -93,7 +93,7 @@ async def count(request: Request, services: Services) -> Response:
 
 
 async def _turn_of(services: Services, body: ResponseRequest) -> ResponseTurn:
-    """Return the request as a turn of its conversation.
+    """Return the request together with the conversation that it continues.
 
     Raises:
         NotFoundError: The previous response, the conversation or a referenced item does not exist.
@@ -117,7 +117,12 @@ class _Before:
 
 
 async def _before(services: Services, body: ResponseRequest) -> _Before:
-    """Return the conversation that a request continues. Raises NotFoundError."""
+    """Return the conversation that a request continues; it is empty if the request names none.
+
+    Raises:
+        NotFoundError: The previous response or the conversation does not exist.
+        FieldError: The previous response has not ended.
+    """
     if body.conversation_id is not None:
         conversation = await stored_conversation(services, body.salt, body.conversation_id)
         items = conversation.input_items
@@ -127,7 +132,11 @@ async def _before(services: Services, body: ResponseRequest) -> _Before:
 
 
 async def _resolved_item(services: Services, salt: str, item: Item, i: int) -> Item:
-    """Return the item that a reference names; return other items unchanged."""
+    """Return the stored item that a reference names; return other items unchanged.
+
+    Raises:
+        NotFoundError: There is no such item. The error names item `i` of the input.
+    """
     if not isinstance(item, ReferenceItem):
         return item
     stored = await services.replies.item(salt, item.id)
@@ -137,7 +146,12 @@ async def _resolved_item(services: Services, salt: str, item: Item, i: int) -> I
 
 
 async def _previous_response(services: Services, body: ResponseRequest) -> StoredResponse | None:
-    """Return the previous response. Raises NotFoundError, and FieldError if it has not ended."""
+    """Return the response that previous_response_id names, None without this field.
+
+    Raises:
+        NotFoundError: There is no such response.
+        FieldError: The response has not ended.
+    """
     if (id := body.previous_response_id) is None:
         return None
     stored = await services.replies.get(body.salt, id) if id.startswith("resp_") else None

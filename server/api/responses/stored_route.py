@@ -32,7 +32,7 @@ from server.replies.store import Orphan, Owner
 MOST_ITEMS = 100
 """Maximum items of a page, as in OpenAI's API."""
 CANCEL_S = 5.0
-"""Seconds to wait for another lead to cancel its reply. It polls for cancellations ten times in 5 s."""
+"""Seconds to wait for another lead to cancel its reply. A lead polls for cancellations every 0.5 s."""
 CANCEL_POLL_S = 0.05  # seconds between two checks whether the reply has ended
 
 Event = dict[str, Any]
@@ -45,7 +45,7 @@ async def input_items(request: Request, services: Services) -> Response:
 
 
 def page_of(all_items: Sequence[Event], query: QueryParams) -> Event:
-    """Return the page of items that a query asks for. Raises FieldError."""
+    """Return the page of items that `limit`, `order` and `after` in a query ask for. Raises FieldError."""
     limit = query.get("limit", "20")
     if not (
         limit.isascii()
@@ -69,7 +69,7 @@ def page_of(all_items: Sequence[Event], query: QueryParams) -> Event:
 
 
 async def retrieve(request: Request, services: Services) -> Response:
-    """Answer with a stored response in its present state, or with its events after a given number."""
+    """Answer with a stored response as it is now, or stream its events after number starting_after."""
     stored = await _stored_response(request, services)
     if request.query_params.get("stream", "false").lower() in ("false", "0"):
         return Json(stored.response)
@@ -81,7 +81,7 @@ async def retrieve(request: Request, services: Services) -> Response:
 
 
 async def streamed(services: Services, salt: str, response: Event, after: int = -1) -> Relay:
-    """Return the events of a background response after the event with the number `after`.
+    """Return a stream of a background response's events after number `after`; -1: all events.
 
     Raises:
         FieldError: The response has no log of events.
@@ -93,7 +93,10 @@ async def streamed(services: Services, salt: str, response: Event, after: int = 
 
 
 async def _events(log: LogReader, after: int, response: Event) -> AsyncIterator[bytes]:
-    """Yield the events of a log; if its writer or the store is gone, the last event is the error."""
+    """Yield the events of a log after number `after`.
+
+    If the log's writer or the store fails, the last event is an error, or `response` with the status failed.
+    """
     try:
         async for chunk in log.events(after):
             after += chunk.count(EVENT_END)
@@ -113,7 +116,7 @@ def _error_event(error: DuoError, number: int) -> bytes:
 
 
 async def store_failure(services: Services, orphan: Orphan, error: DuoError) -> None:
-    """Store a response as failed, and append the event that says so."""
+    """Store a response that cannot be continued as failed, and append the event about that to its log."""
     stored, number = await services.replies.get(orphan.owner.salt, orphan.id), orphan.log.n_events
     if stored is None:
         orphan.log.append(_error_event(error, number))
@@ -137,7 +140,10 @@ async def cancel(request: Request, services: Services) -> Response:
 
 
 async def _ended(services: Services, salt: str, stored: StoredResponse) -> StoredResponse:
-    """Cancel a response if it runs, in this process or another, and return its final state."""
+    """Cancel a response if it runs, in this process or another, and return it as it is then.
+
+    It may still run if another process has not cancelled it within CANCEL_S.
+    """
     if not stored.runs:
         return stored
     if not await services.background.cancel(salt, stored.id):
@@ -160,7 +166,11 @@ async def delete(request: Request, services: Services) -> Response:
 
 
 async def _stored_response(request: Request, services: Services) -> StoredResponse:
-    """Return the response that a request names. Mark it as failed if its writer died before its end."""
+    """Return the response that a request names; as failed if its writer died before its end.
+
+    Raises:
+        NotFoundError: There is no such response.
+    """
     id, salt = request.path_params["id"], _salt_of_request(request)
     # the store also has Anthropic's messages and conversations
     stored = await services.replies.get(salt, id) if id.startswith("resp_") else None

@@ -1,4 +1,4 @@
-"""Handles of work that continues while no request waits for it, limited in number and in time."""
+"""Handles of work in the background. Their number is limited, and so is the time between two polls."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from server.errors import BusyError
 
 MAX_HANDLES = 64
 KEPT_S = 120.0
-"""Seconds after which work is cancelled if no call has asked about it."""
+"""Seconds without a poll after which work is cancelled."""
 
 
 class Held(Protocol):
-    """Work that continues by itself."""
+    """Work in the background, which can be polled and cancelled."""
 
     def updates(self) -> tuple[list[dict[str, Any]], bool]:
         """Return the updates since the last call, and True if they are the last. Raises the work's error."""
@@ -28,9 +28,9 @@ class Held(Protocol):
 
 
 class Handles:
-    """Holds work by its handle. Use on the event loop only.
+    """Work in the background, by its handle. Use on the event loop only.
 
-    Work that nobody asks about within kept_s is cancelled and forgotten by a timer.
+    A timer cancels work that is not polled for kept_s seconds, and forgets its handle.
     """
 
     def __init__(self, *, most: int = MAX_HANDLES, kept_s: float = KEPT_S) -> None:
@@ -42,7 +42,7 @@ class Handles:
         return len(self._entries)
 
     def open(self, begin: Callable[[], Held], owner: str = "") -> str:
-        """Begin work; return an unguessable handle. Other methods take the handle prefixed by `owner`.
+        """Begin work; return an unguessable handle. The other methods take the owner followed by the handle.
 
         Raises:
             BusyError: There are too many handles; nothing was begun.

@@ -48,7 +48,7 @@ _CODES: dict[type[DuoError], int] = {  # first match; servers may define -32000 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call."""
+    """A call of a method."""
 
     id: Id  # None for notifications; other calls may have None too
     notified: bool  # True for a notification, which gets no reply
@@ -62,7 +62,8 @@ Reply: TypeAlias = dict[str, Any]
 def read(body: bytes) -> tuple[list[Call | Reply], bool]:
     """Return the calls of a body, and True if they are a batch.
 
-    Invalid calls are replaced by the replies to them. An unreadable body gives a single reply.
+    In place of an invalid call, the list has the error reply to it. A body that is not JSON, and a batch that
+    is empty or too long, give a single error reply and False.
     """
     try:
         data = orjson.loads(body)
@@ -96,9 +97,14 @@ def _read_call(data: object) -> Call | Reply:
 
 
 def by_name(params: Given, names: Sequence[str]) -> dict[str, Any]:
-    """Return the params by name. `names` are the names of params that are given by position.
+    """Return the params by name.
 
-    Raises InvalidRequestError.
+    Args:
+        params: The params, by name or by position.
+        names: Names of the params that may be given by position, in order.
+
+    Raises:
+        InvalidRequestError: More params are given by position than have names.
     """
     if isinstance(params, dict):
         return params
@@ -113,7 +119,7 @@ def result(id: Id, value: Any) -> Reply:
 
 
 def failure(id: Id, error: DuoError) -> Reply:
-    """Return the reply to a failed call. `data` has OpenAI's other error fields, and the seconds to wait."""
+    """Return the reply to a failed call. Its `data` has type, param, code and, if busy, retry_after in s."""
     data: dict[str, Any] = {"type": error.type, "param": error.param, "code": error.code}
     if isinstance(error, BusyError):
         data["retry_after"] = error.retry_after_s

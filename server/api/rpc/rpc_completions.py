@@ -36,7 +36,7 @@ class RpcCompletion:
         self._choice.generation.cancel()
 
     async def whole(self) -> dict[str, Any]:
-        """Return the whole completion at its end. Raises DuoError if it fails."""
+        """Wait for the end, and return the whole completion. Raises DuoError if it fails."""
         await self._task
         [update], _ = self.updates()
         return {name: value for name, value in update.items() if name != "stop"}
@@ -71,7 +71,7 @@ class RpcCompletion:
         return {**told, **beside(portion)}
 
     def _final_figures(self) -> dict[str, Any]:
-        """Return the statistics that are known at the end."""
+        """Return the statistics of the ended completion, and why it has ended."""
         stats = self._choice.stats()
         why, word = why_stopped(self._choice)
         return {

@@ -78,7 +78,7 @@ class CompletionParams(CompletionRequest):
         return [self.prompt if isinstance(self.prompt, list) else [self.prompt]]
 
     def contradiction(self) -> tuple[str, str] | None:
-        """Return the field that contradicts another, and why. penalize_nl false contradicts penalties."""
+        """Return a missing or contradictory field, and why it is refused; None if there is none."""
         if "prompt" not in self.model_fields_set:
             return "prompt", "required"
         penalised = (self.repeat_penalty or 1.0) != 1.0 or self.presence_penalty or self.frequency_penalty
@@ -92,9 +92,13 @@ POSITIONS: dict[type[Body], Sequence[str]] = {
     HandleParams: ("handle",),
     CompletionParams: ("prompt", "n_predict"),
 }
-"""Names of params that may be given by position."""
+"""For each kind of params, the names of those that may be given by position, in order."""
 
 
 def params_of(request: Request, form: type[B], given: Given) -> B:
-    """Return the validated params. Raises InvalidRequestError that names the param."""
+    """Return params, given by name or by position, as a validated `form`.
+
+    Raises:
+        InvalidRequestError: A param is invalid; the error names it.
+    """
     return validated(form, salted(request, by_name(given, POSITIONS.get(form, ()))))

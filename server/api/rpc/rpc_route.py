@@ -34,7 +34,7 @@ Method: TypeAlias = Callable[[Request, Services, Given], Awaitable[Any]]
 
 
 async def answer(request: Request, _: Services) -> Response:
-    """Answer the calls of a body, several concurrently. If the client leaves, they are cancelled.
+    """Answer a call, or a batch of calls, which run concurrently. If the client leaves, cancel them.
 
     Errors of calls are in their replies, with HTTP status 200. The status is 204 if no call wants a reply.
     """
@@ -51,7 +51,10 @@ async def _reply_to_all(request: Request, asked: list[Call | Reply]) -> list[Rep
 
 
 async def _reply_to(request: Request, asked: Call | Reply) -> Reply | None:
-    """Return the reply to a call; None for a notification, even if it fails."""
+    """Return the reply to a call; None for a notification, even if it fails.
+
+    `asked` may also be the error reply to an invalid call. It is returned unchanged.
+    """
     if not isinstance(asked, Call):
         return asked
     if asked.notified and asked.method in GENERATING:
@@ -115,14 +118,14 @@ async def _get_completion(request: Request, services: Services, given: Given) ->
 
 
 async def _async_completion_init(request: Request, services: Services, given: Given) -> Any:
-    """Begin a completion, and return its handle. The last update has the number of cached tokens."""
+    """Begin a completion; return its handle and the length of its prompt in tokens."""
     body, prompt = await _read_completion(request, services, given)
     handle = services.handles.open(lambda: RpcCompletion(services, body, prompt), salt_of(request, None))
     return {"handle": handle, "prompt_stats": {"length": len(prompt.requests[0].prompt)}}
 
 
 def _owned_handle(request: Request, given: Given) -> str:
-    """Return the handle that a call names, prefixed by the caller's salt."""
+    """Return the caller's salt followed by the handle that a call names, as Handles takes it."""
     return salt_of(request, None) + params_of(request, HandleParams, given).handle
 
 
@@ -137,7 +140,7 @@ async def _async_completion_cancel(request: Request, services: Services, given: 
 
 
 async def _speculative_status(_request: Request, services: Services, _: Given) -> Any:
-    """Report the drafted and accepted tokens since the server started."""
+    """Report the numbers of drafted and accepted tokens since the server started, and its drafters."""
     health, traffic = services.health().as_json(), services.traffic
     return {
         **{name: health[name] for name in ("draft_mode", "exactness", "gate", "drafters")},

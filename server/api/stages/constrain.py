@@ -29,13 +29,13 @@ MAX_HELD = 512
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The allowed contents of a reply: calls, or an answer."""
+    """What a reply may contain: calls of functions, or an answer without calls."""
 
     calls: Calling
     answer: Schema | str | None
     """JSON schema or grammar rule of a reply without calls; None: any text."""
     place: str
-    """Field of the request that asks for `answer`."""
+    """Name of the request's field that asks for `answer`; empty if none does."""
 
     @property
     def as_json(self) -> list[Any]:
@@ -45,7 +45,7 @@ class Asked:
 
 
 def constrained(services: Services, body: GenerationFields, prompt: Prompted) -> Prompted:
-    """Return the prompt with the constraint of its replies. Slow: not for the event loop.
+    """Return the prompt with the constraint that the body puts on replies. Slow: not for the event loop.
 
     Raises:
         InvalidRequestError: A constraint cannot be met; the error names its field.
@@ -58,11 +58,11 @@ def constrained(services: Services, body: GenerationFields, prompt: Prompted) ->
 
 
 def _reply_constraint(services: Services, body: ChatRequest, form: ReplyFormat) -> Start | None:
-    """Return the grammar of the reply, or None if it needs no grammar for calls or thoughts.
+    """Return the grammar that tools, or thoughts before a structured answer, demand; None if none does.
 
     The grammar makes calls fit their functions, excludes calls that the request forbids, or allows thoughts
-    before a structured answer. It starts at the first token if a call is required, else at the marker of a
-    call. Slow: not for the event loop.
+    before a structured answer. If calls are optional and any text may be the answer, then the text before the
+    marker of a call is free. Slow: not for the event loop.
 
     Raises:
         InvalidRequestError: A constraint cannot be met; the error names its field.
@@ -90,13 +90,13 @@ def _reply_constraint(services: Services, body: ChatRequest, form: ReplyFormat) 
 def _thinking_within(
     services: Services, body: ChatRequest, form: ReplyFormat, held: Start | None
 ) -> Start | None:
-    """Return the constraint, with a limit on thoughts added if there is one and the model thinks.
+    """Return the constraint `held`, extended by a limit on thoughts if there is one and the model thinks.
 
     Args:
         services: What the server offers.
         body: The request.
         form: The format of the reply.
-        held: Constraint of the reply; None: the constraint from the StructuredFields.
+        held: Constraint of the reply; None: the one that constraint_of_fields() returns.
     """
     thoughts, channels = form.thoughts, form.channels
     most = services.reasoning_budget if body.thinking_budget is None else body.thinking_budget
@@ -112,11 +112,18 @@ def _call_constraint(
 ) -> Start | None:
     """Return the strictest constraint of calls that compiles.
 
-    Return None if calls have no marker, or if an optional grammar does not compile.
+    Return None if no constraint is possible, and the request demands neither a call nor a structured answer.
+    Possible reasons: more than MAX_HELD functions, calls without a marker, or no grammar compiles.
+
+    Args:
+        held: Finds the schemas that a grammar can enforce, and keeps the rules of grammars.
+        grammar: Writes the rules of calls.
+        form: Format of the reply.
+        asked: What the reply may contain.
 
     Raises:
-        InvalidRequestError: A schema of a strict function, or the grammar of a required form, does not
-            compile.
+        InvalidRequestError: A strict function's schema does not compile, or the request demands a call or a
+            structured answer and no constraint is possible.
     """
     if len(asked.calls.callable) > MAX_HELD:
         if asked.calls.required or asked.answer is not None:
@@ -142,9 +149,17 @@ def _call_constraint(
 def _compile_calls(
     held: EnforceableSchemas, key: bytes, grammar: CallGrammar, asked: Asked, functions: Mapping[str, Schema]
 ) -> Start | None:
-    """Compile the grammar and remember its rules; None if calls have no marker.
+    """Compile the grammar of calls and keep its rules. Return None if calls have no marker.
 
-    Raises InvalidRequestError.
+    Args:
+        held: Compiles the grammar and keeps the rules.
+        key: Digest of everything that determines the grammar.
+        grammar: Writes the rules of calls.
+        asked: What the reply may contain.
+        functions: Schemas of the arguments, by function name.
+
+    Raises:
+        InvalidRequestError: The grammar does not compile.
     """
     schemas = [(place(i), functions[function.name]) for i, function in asked.calls.functions]
     if asked.calls.required:
@@ -160,7 +175,7 @@ def _compile_calls(
 
 
 def constraint_of_fields(services: Services, body: StructuredFields) -> Start | None:
-    """Return the constraint that these fields demand, None for any text. Slow: not for the event loop.
+    """Return the constraint that the body's fields demand; None: any text. Slow: not for the event loop.
 
     Raises:
         InvalidRequestError: A field cannot be honoured; the error names it.
@@ -185,7 +200,9 @@ def constraint_of_fields(services: Services, body: StructuredFields) -> Start | 
 
 
 def _answer_schema(body: StructuredFields) -> tuple[Schema | str | None, str]:
-    """Return the schema or rule of a reply without calls, and the request's field that contains it.
+    """Return the JSON schema or Lark rule of a reply without calls, and the request's field that has it.
+
+    The schema is None if the request has neither; the field is "" if the request demands no form.
 
     Raises:
         InvalidRequestError: The schema is too large.

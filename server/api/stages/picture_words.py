@@ -1,4 +1,4 @@
-"""Replace a chat's pictures by words: the tokens of a picture's word are the picture's positions."""
+"""Replace a chat's pictures and sounds by words. A picture's word is tokenised to the picture's positions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from server.pictures.sounds import sound_file, sound_place
 
 
 def shown_messages(services: Services, body: ChatRequest) -> tuple[list[dict[str, Any]], list[Picture]]:
-    """Return the messages for the template, with words for pictures and sounds, and both in order.
+    """Return messages for the chat template, and the pictures and sounds that their words name, in order.
 
-    Slow if there are any. Their tokens are counted as they are found, since encoding takes long.
+    Encoding a picture is slow, so the number of tokens is checked before each picture is encoded.
 
     Raises:
-        InvalidRequestError: A picture cannot be read.
+        InvalidRequestError: A picture or sound cannot be read.
         ContextOverflowError: The pictures take more tokens than the context has.
     """
     pictures = list[Picture]()
@@ -50,14 +50,22 @@ def shown_messages(services: Services, body: ChatRequest) -> tuple[list[dict[str
 
 
 def _read(known: Pictures, part: OtherPart, message: int, i: int, check: Callable[[int], None]) -> Picture:
-    """Return the picture or sound in a message's part `i`."""
+    """Return the encoded picture or sound of a part.
+
+    Args:
+        known: The known pictures, which the result joins.
+        part: A part that the model reads.
+        message: Index of the message, for errors.
+        i: Index of the part in the message, for errors.
+        check: Called with the number of tokens before they are encoded; it may raise.
+    """
     if part.is_sound:
         return known.of_sound(sound_file(part.input_audio, sound_place(message, i)), check)
     return known.of(pixels_of(part.url, picture_place(message, i)), check)
 
 
 def check_shown(text: str, pictures: Sequence[Picture]) -> None:
-    """Raise InvalidRequestError if the chat template has left out a picture or sound."""
+    """Raise InvalidRequestError if the rendered prompt `text` lacks the word of a picture or sound."""
     words = [picture.word for picture in pictures]
     if any(text.count(word) < words.count(word) for word in set(words)):
         raise InvalidRequestError(
@@ -66,6 +74,6 @@ def check_shown(text: str, pictures: Sequence[Picture]) -> None:
 
 
 def check_end(tokens: Sequence[int]) -> None:
-    """Raise FieldError if a picture ends the prompt: the reply needs the logits of a token after it."""
+    """Raise FieldError if a picture ends the prompt: only a token after it has logits for the reply."""
     if tokens and tokens[-1] >= PICTURE_IDS:
         raise FieldError("messages", "the prompt ends with a picture or sound: send a text behind it")

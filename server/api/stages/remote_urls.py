@@ -12,10 +12,10 @@ from server.pictures.pixels import picture_place
 
 
 async def fetch_pictures(remote: RemotePictures, body: ChatRequest) -> None:
-    """Replace the remote URLs of a chat's pictures by data URLs.
+    """Fetch the pictures of a chat that have remote URLs, and replace these URLs in `body` by data URLs.
 
     Raises:
-        FieldError: There are too many pictures, or one cannot be fetched.
+        FieldError: There are more than MAX_REMOTE such pictures, or one cannot be fetched.
     """
     deadline, n_fetched = time.monotonic() + REQUEST_S, 0
     for at, message in enumerate(body.messages):

@@ -14,7 +14,7 @@ from server.text.template import ChatTemplate, Setting, begun_by
 
 
 def rendered(services: Services, body: ChatRequest, template: ChatTemplate | None = None) -> Prompted:
-    """Return the prompt with its text and the formats of its replies.
+    """Render a chat, and return the prompt without tokens: its text, pictures and formats of replies.
 
     Args:
         services: What the server offers.
@@ -32,10 +32,10 @@ def rendered(services: Services, body: ChatRequest, template: ChatTemplate | Non
 
 
 def setting_of(services: Services, body: ChatRequest) -> Setting:
-    """Return the template's inputs besides the messages.
+    """Return the chat template's inputs besides the messages.
 
-    If a grammar can forbid calls, the prompt still shows tools that must not be called, so that it shares the
-    cached prefix of other turns.
+    If no tool may be called, the prompt shows no tools, unless a grammar can forbid calls. In that case it
+    shows all tools, so that it shares the cached prefix of turns in which tools may be called.
     """
     calls = calling(body)
     hidden = (
@@ -53,7 +53,7 @@ def setting_of(services: Services, body: ChatRequest) -> Setting:
 
 
 def form_of(body: ChatRequest, style: Style) -> ReplyFormat:
-    """Return the format of the replies that the model may write."""
+    """Return the format in which a model of this style may write replies to the request."""
     calls, family = calling(body), style.family
     form = ReplyFormat(family.thoughts, channels=family.channels, drops=family.drops, stops=style.stops)
     if calls is None or not calls.callable or family.calls is None:
@@ -78,7 +78,10 @@ def reads_thoughts(services: Services, body: ChatRequest) -> bool:
 
 
 def _unthinking(services: Services, body: ChatRequest, prompt: str) -> str:
-    """Close thoughts that the prompt opens if the server disables thinking and the body does not decide."""
+    """Return the prompt; close thoughts that it opens if the server disables thinking.
+
+    A request with enable_thinking or a limit on thoughts overrides the server's setting.
+    """
     thoughts, own = services.template.style.family.thoughts, body.template_variables
     wanted = services.template_variables.get("enable_thinking", True) or "enable_thinking" in own
     if thoughts is None or wanted or body.thinking_budget is not None:

@@ -30,24 +30,35 @@ def prepared_chat(services: Services, body: ChatRequest) -> Prompted:
     """Return the prompt of a chat, ready to be submitted. Slow: not for the event loop.
 
     Raises:
-        InvalidRequestError: The request cannot be served. For too long prompts, it is raised before grammars
-            are compiled.
+        InvalidRequestError: The request cannot be served. A prompt that is too long is refused before its
+            grammar is compiled.
     """
     return prepared(services, body, tokenized(services, body, rendered(services, body)))
 
 
 def prepared_texts(services: Services, body: CompletionRequest) -> list[Prompted]:
-    """Return the prompts of a completion, ready to be submitted. Slow. Raises InvalidRequestError."""
+    """Return the prompts of a completion, ready to be submitted. Slow: not for the event loop.
+
+    Raises:
+        InvalidRequestError: The request cannot be served.
+    """
     return [prepared(services, body, prompt) for prompt in tokenized_texts(services, body)]
 
 
 def prepared(services: Services, body: GenerationFields, prompt: Prompted) -> Prompted:
-    """Return a prompt that has tokens, ready to be submitted. Slow. Raises InvalidRequestError."""
+    """Return a tokenised prompt with its constraint and requests added. Slow: not for the event loop.
+
+    Raises:
+        InvalidRequestError: A field cannot be honoured.
+    """
     return requested(services, body, constrained(services, body, prompt))
 
 
 def submit(services: Services, body: GenerationFields, prompts: Sequence[Prompted]) -> list[ReplyChoice]:
-    """Submit the requests of all prompts; if one fails, cancel the others and raise the generator's error."""
+    """Submit the requests of all prompts to the engine, and return a choice for each request, in order.
+
+    If the generator refuses a request, cancel the earlier ones and raise its error.
+    """
     choices: list[ReplyChoice] = []
     try:
         for prompt in prompts:
@@ -65,7 +76,7 @@ def submit(services: Services, body: GenerationFields, prompts: Sequence[Prompte
 
 
 def requested(services: Services, body: GenerationFields, prompt: Prompted) -> Prompted:
-    """Return the prompt with one request per reply to it.
+    """Return the prompt with a request to the engine for each of the body's n_generated replies.
 
     Raises:
         InvalidRequestError: A field cannot be honoured.
@@ -115,12 +126,12 @@ def _sampling_of(services: Services, body: GenerationFields) -> SamplingParams:
 
 
 def seed_of_choice(seed: int, choice: int) -> int:
-    """Return the seed of a choice. The first choice has the request's seed, as with n = 1."""
+    """Return the seed of a choice, given its index. Choice 0 has the request's seed, as if n were 1."""
     return mix(seed ^ mix(choice)) if choice else seed
 
 
 def _speculation_of(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> Speculation:
-    """Return which drafts may be verified. A prediction is cut to the length of the context."""
+    """Return the request's limits on drafts, and its prediction as tokens, cut to the context's length."""
     asked = body.speculative
     prediction: tuple[int, ...] = ()
     if body.prediction is not None:
@@ -137,5 +148,8 @@ def _wants_shift(services: Services, body: GenerationFields) -> bool:
 
 
 def _n_keep(body: GenerationFields, n_prompt: int, vocabulary: Vocabulary) -> int:
-    """Return the number of first tokens that a shift keeps. As in llama-server, BOS is kept in addition."""
+    """Return how many tokens at the beginning of the prompt a context shift keeps.
+
+    A negative n_keep keeps all n_prompt tokens. Else BOS is kept in addition, as in llama-server.
+    """
     return n_prompt if body.n_keep < 0 else body.n_keep + vocabulary.add_bos

@@ -19,11 +19,11 @@ NO_MIDDLE = "this model was not trained to fill in the middle of a text"
 
 
 def tokenized(services: Services, body: ChatRequest, prompt: Prompted) -> Prompted:
-    """Return a rendered chat with its tokens.
+    """Return the prompt of a rendered chat with its tokens added.
 
     Raises:
         ContextOverflowError: The prompt is too long.
-        FieldError: The prompt ends with a picture.
+        FieldError: The prompt ends with a picture or sound.
     """
     tokens = services.history.rendered(prompt.text, body.salt)
     check_end(tokens)
@@ -34,7 +34,8 @@ def tokenized_texts(services: Services, body: CompletionRequest) -> list[Prompte
     """Return a completion's prompts with their tokens, in order.
 
     Raises:
-        InvalidRequestError: A prompt is empty, too long, or has unknown tokens.
+        InvalidRequestError: A prompt is empty, too long, or has unknown token ids; or there is a suffix, but
+            the model cannot fill in the middle.
     """
     found: list[Prompted] = []
     for pieces in body.prompts:
@@ -53,7 +54,11 @@ def tokenized_texts(services: Services, body: CompletionRequest) -> list[Prompte
 
 
 def _prompt_tokens(services: Services, body: CompletionRequest, pieces: Pieces) -> list[int]:
-    """Return a prompt's tokens, with a leading BOS unless the prompt begins with an id. "" becomes a BOS."""
+    """Return the tokens of one prompt; with a suffix, those of a prompt to fill in the middle.
+
+    A prompt that begins with a text gets a leading BOS if the model wants it. The prompt "" is BOS alone, or
+    no token if the vocabulary has no BOS.
+    """
     vocabulary = services.vocabulary
     if body.suffix:
         if vocabulary.fim is None:
@@ -71,7 +76,7 @@ def _prompt_tokens(services: Services, body: CompletionRequest, pieces: Pieces) 
 def around(
     vocabulary: Vocabulary, fim: FillInMiddle, before: Sequence[int], suffix: str, extra: Sequence[int] = ()
 ) -> list[int]:
-    """Return a prompt to fill in the middle, in llama-server's order: prefix, suffix, middle.
+    """Return the tokens of a prompt to fill in the middle, in llama-server's order: prefix, suffix, middle.
 
     Args:
         vocabulary: Vocabulary of the tokens.
@@ -85,7 +90,7 @@ def around(
 
 
 def _echoed_text(pieces: Pieces, vocabulary: Vocabulary) -> str:
-    """Return the prompt as `echo` returns it, with control tokens written out."""
+    """Return the text of a prompt of texts and token ids, with control tokens written out, for `echo`."""
     spelled = b"".join(
         piece.encode() if isinstance(piece, str) else vocabulary.piece(piece, special=True)
         for piece in pieces

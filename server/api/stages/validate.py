@@ -25,37 +25,39 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 LARGE = 1 << 14
-"""Bytes of a body above which it is parsed in a thread; smaller ones take at most 2 ms."""
+"""Size in bytes above which a body is parsed on a prompt thread; a smaller body takes at most 2 ms."""
 MAX_MARKS = 1 << 20
-"""Maximum total weight of a body's punctuation (MARKS), which limits the number of values.
+"""Maximum total weight of a body's punctuation (MARKS), to limit the number of values.
 
-Parsing blocks the interpreter: at this limit for 50 ms if the body consists of numbers, 300 ms if of keys.
+Parsing a body of this weight blocks the interpreter for 50 ms if it consists of numbers, for 300 ms if it
+consists of keys.
 """
 MARKS = {b",": 1, b'"': 2, b"{": 2, b"[": 2}
-"""Weights of commas, quotation marks and opening brackets."""
+"""Weights by punctuation mark: commas, quotation marks and opening brackets."""
 _ESCAPES = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-"""Escapes in JSON; `half` is a surrogate without its other half."""
+"""Matches an escape in JSON. The group `half` matches only an unpaired surrogate."""
 REPLACEMENT = "\ufffd"
 COUNTED_BYTES = 1 << 20
-"""Bytes in which marks are counted at a time."""
+"""Marks of a body are counted in blocks of this number of bytes."""
 
 
 IN_SPECULATIVE = frozenset({"exactness", "drafters"})
-"""Fields that are refused outside `speculative`: ignoring them there would drop a requested guarantee."""
+"""Fields that belong in `speculative`. Elsewhere they are refused: to ignore them would break a guarantee."""
 
 
 async def on_prompt_thread(request: Request, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
-    """Call `work` on a prompt thread, and return its result.
+    """Call work(*arguments) on a prompt thread, and return its result.
 
-    If a body among the arguments may continue an earlier reply, first wait until ended replies are
-    remembered.
+    First, if an argument is a body that may continue an earlier reply, wait until all ended replies are
+    remembered. Then fetch the remote pictures of arguments that are chats, if the server may.
 
     Raises:
         BusyError: Too many calls wait.
         ClientDisconnect: The client left.
+        FieldError: A remote picture cannot be fetched.
     """
     services: Services = request.state.services
 
@@ -72,7 +74,7 @@ async def on_prompt_thread(request: Request, work: Callable[[*Ts], T], *argument
 
 
 async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
-    """Return make(body of the request), called on a prompt thread if the body is large.
+    """Read a request's body, and return make(body), called on a prompt thread if the body is large.
 
     Raises:
         InvalidRequestError: The body has too many values.
@@ -91,7 +93,11 @@ async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
 
 
 async def read(request: Request, form: type[B]) -> B:
-    """Return the validated body of a request. Raises what parsed() and validated() raise."""
+    """Return the body of a request, validated as a `form`.
+
+    Raises:
+        InvalidRequestError: The body or one of its fields is invalid.
+    """
     return await from_body(request, lambda data: validated(form, salted(request, parsed(data))))
 
 
@@ -116,16 +122,17 @@ def parsed(body: bytes) -> dict[str, Any]:
 
 
 def whole_characters(body: bytes) -> str:
-    """Return JSON with U+FFFD for each unpaired surrogate, whether escaped or in UTF-8."""
+    """Return a JSON text with U+FFFD in place of each unpaired surrogate, whether escaped or in UTF-8."""
     return _ESCAPES.sub(
         lambda found: REPLACEMENT if found["half"] else found[0], body.decode(errors="replace")
     )
 
 
 def salted(request: Request, data: dict[str, Any]) -> dict[str, Any]:
-    """Return the body with its cache_salt replaced by the caller's salt (access.py).
+    """Return the body `data` with its cache_salt replaced by the caller's salt (access.py).
 
-    An invalid cache_salt is left for validated() to refuse.
+    A body with an invalid cache_salt is returned unchanged; validated() refuses it. If another process may
+    continue the reply, the result is also stored as request.state.given.
     """
     given = data.get("cache_salt")
     if given is not None and not (isinstance(given, str) and len(given) <= MAX_SALT):
@@ -138,7 +145,7 @@ def salted(request: Request, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def validated(form: type[B], data: dict[str, Any]) -> B:
-    """Validate a body.
+    """Return `data` as a validated body of the class `form`.
 
     Raises:
         InvalidRequestError: A field is invalid, unsupported, or contradicts another; the error names it.
@@ -158,7 +165,13 @@ def validated(form: type[B], data: dict[str, Any]) -> B:
 
 
 def check_model(name: str | None, *cards: ModelCard, does: str = "has") -> None:
-    """Raise NotFoundError for a name that none of the models has; None and "" mean the first."""
+    """Raise NotFoundError if no model has this name. The names None and "" mean the first model.
+
+    Args:
+        name: The name in the request.
+        cards: The server's models.
+        does: Verb of the error message between "this server" and the first model's id.
+    """
     if name and not any(card.is_called(name) for card in cards):
         raise NotFoundError(
             f"The model `{name}` does not exist: this server {does} `{cards[0].id}`",

@@ -18,8 +18,8 @@ APART = 0.2
 class Yield:
     """The fraction of recent tokens that one drafter guessed right.
 
-    Its memory is about `window` tokens, counted over the tokens committed in the drafter's sessions. share()
-    blends in an assumed fraction, with the weight of WORD tokens.
+    Only about the latest `window` tokens committed in the drafter's sessions count. share() blends in an
+    assumed fraction, with the weight of WORD tokens.
     """
 
     __slots__ = ("_n_waited", "_window", "missed", "n_right", "n_tokens", "right")
@@ -41,23 +41,23 @@ class Yield:
     def wait(self, n_tokens: int) -> None:
         """Count n_tokens committed while the drafter did not have the session.
 
-        After made_good_after(missed) such tokens the drafter's record is cleared. The drafter is then tried
-        again, since it may have changed.
+        After made_good_after(missed) such tokens the counts are cleared. The drafter is then tried again,
+        since it may have changed.
         """
         self._n_waited += n_tokens
         if made_good_after(self.missed) < self._n_waited:
             self.right = self.missed = 0.0
 
     def share(self, assumed: float = MEAN) -> float:
-        """Return the fraction of tokens that the drafter guesses right; `assumed` before any is counted."""
+        """Return the fraction of tokens that the drafter guesses right; `assumed` while none is counted."""
         return (WORD * assumed + self.right) / (WORD + self.right + self.missed)
 
 
 def assign(session: int, shares: Mapping[str, float], *, taken: int = 0) -> list[str]:
     """Return at most MAX_PER_SESSION - `taken` drafters: those with the best shares.
 
-    Among about equals the choice is spread evenly, and stable for a session (rendezvous hashing: Thaler,
-    Ravishankar 1998).
+    Among drafters with about equal shares, sessions are spread evenly, and a session always gets the same
+    ones (rendezvous hashing: Thaler, Ravishankar 1998).
 
     Args:
         session: Id of the session.

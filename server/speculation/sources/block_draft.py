@@ -1,6 +1,6 @@
 """Draft with the target's own prediction block, or a head trained for it.
 
-It costs almost nothing, and can guess after every step.
+A guess costs almost nothing, so guesses can be made after every step.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ A GPU's first decode of each number is slow, so that guesses would seem slow.
 
 @dataclass(slots=True)
 class _BlockPath:
-    """Guesses of this step for one session."""
+    """One session's guesses in this step."""
 
     session: OpenedSession
     seq: int
@@ -66,7 +66,7 @@ class BlockDraft:
         Args:
             model: The target with its block.
             most: Maximum guesses of a session in one step; 0: as many as the block can make.
-            distributions: Return each guess with the distribution that it was sampled from.
+            distributions: True: return each guess with the distribution that it was sampled from.
             clock: Returns the time in seconds.
         """
         self._model = model
@@ -112,7 +112,10 @@ class BlockDraft:
             self._paths[session.id] = _BlockPath(session, ask.seq, session.tokens[-1], late)
 
     def behind(self, session: int) -> int:
-        """Return the number of tokens for the target's next decode to read; 0: the first guess reads them."""
+        """Return the number of tokens that the block should evaluate during the target's next decode.
+
+        Return 0 if they are few: the first guess evaluates them then.
+        """
         path = self._paths.get(session)
         if not self.beside or path is None or not path.late:
             return 0
@@ -123,17 +126,17 @@ class BlockDraft:
         return self.td.value
 
     def read(self, session: int, most: int) -> int:
-        """Have the target's next decode also evaluate the tokens that the block lacks, and return 0.
+        """Let the target's next decode also evaluate the tokens that the block lacks. Return 0: none now.
 
-        There are at most as many as in one slice of a prompt, since the block evaluates each slice during the
-        target's decode of the next one.
+        `most` is ignored: there are at most as many as in one slice of a prompt, since the block evaluates
+        each slice during the target's decode of the next one.
         """
         if path := self._paths.get(session):
             self._model.read(path.seq)
         return 0
 
     def read_ahead(self, session: OpenedSession, most: int) -> int:
-        """Evaluate nothing, and return 0: the block reads a prompt with the target's next decode anyway."""
+        """Evaluate nothing, and return 0: the block evaluates a prompt during the target's decodes anyway."""
         return 0
 
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
@@ -172,7 +175,7 @@ class BlockDraft:
         self._paths.pop(session, None)
 
     def _ready(self, session: int) -> _BlockPath | None:
-        """Return the session's path if the context has room and the last guess does not end the text."""
+        """Return the session's path; None if the context is full or the last guess ends the text."""
         path = self._paths.get(session)
         if path is None or (path.n_guessed and path.token in self._model.vocab.eog):
             return None

@@ -26,9 +26,9 @@ NO_GUESS_LIMIT = MAX_MESSAGE_TOKENS  # guesses: no limit but the request's
 
 
 class DraftModel:
-    """Keeps a path of guesses per session. Implements InlineModel.
+    """A draft model in the lead, with a path of guesses per session. Implements InlineModel.
 
-    It draws with the lead's sampling and noise, so it guesses the token that the lead draws.
+    It draws with the lead's sampling parameters and noise, to guess the token that the lead draws.
     """
 
     source = "draft"
@@ -47,9 +47,9 @@ class DraftModel:
 
         Args:
             backend: The draft model.
-            distributions: Return each guess with the distribution that it was sampled from.
-            one_shape: Give all decodes of guesses the same rows per session, since a change costs more than a
-                row (docs/adr/0010).
+            distributions: True: return each guess with the distribution that it was sampled from.
+            one_shape: True: decodes of guesses have one row per session, not one or two, because a change of
+                the number of rows costs more than a row does (docs/adr/0010).
             clock: Returns the time in seconds.
         """
         self._backend = backend
@@ -122,14 +122,15 @@ class DraftModel:
         return 0
 
     def read_ahead(self, session: OpenedSession, most: int) -> int:
-        """Evaluate up to `most` tokens of a prompt that the target evaluates too; return how many."""
+        """Evaluate up to `most` tokens of a prompt that the target is still evaluating; return how many."""
         self.follow(session, Ask(session.id, 0))
         return self.read(session.id, most)
 
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
         """Append a guess to each session's path, and return the guesses in the order of `sessions`.
 
-        None stands where no guess could be made. With `second`, each guess also has a runner-up.
+        None stands for a session whose guess could not be made. With `second`, each guess also has the
+        likeliest other token. `timed` is ignored.
         """
         if self._failed:
             return [None] * len(sessions)
@@ -196,7 +197,7 @@ class DraftModel:
         self._failed = True
 
     def _extend(self, paths: Sequence[DraftSession], second: bool) -> dict[int, DraftGuess]:
-        """Return one guess for each path, by session."""
+        """Add a guess to each path, with the likeliest other token if `second`; return guesses by session."""
         batch = Batch(meanwhile=self._meanwhile)
         for path in paths:
             self._cache.add(batch, path, len(path.tokens) - path.n_kv, 1)

@@ -52,7 +52,7 @@ class DrafterRecord:
 
     @property
     def is_full(self) -> bool:
-        """True if it has as many sessions as it accepts."""
+        """True if the drafter has as many sessions as it accepts."""
         return self.n_assigned >= self.presence.capacity
 
     @property
@@ -61,7 +61,7 @@ class DrafterRecord:
         return not self.refusal and not self.paused and not self.is_full
 
     def within_rate(self, at: float) -> bool:
-        """Count a message that arrived at `at` seconds; return True if the rate limit allows it."""
+        """Count a message that arrived at time `at` (seconds); return True if the rate limit allows it."""
         if at >= self.until:
             self.until, self.n_window, self.n_sent, self.warned = int(at) + 1, 0, 0, False
         self.n_window += 1
@@ -78,7 +78,8 @@ class DrafterRecord:
         """Return True if a session of n_tokens may be resent to the drafter now, and count its tokens.
 
         At most RESENT_TOKENS_PER_S are resent in a second, because a drafter's request of a few bytes causes
-        megabytes. The last session may exceed the limit, so that one of any length can be resent.
+        megabytes. The last session in a second may exceed the limit, so that even a session of more tokens
+        than that can be resent.
         """
         within = self.n_sent < RESENT_TOKENS_PER_S
         self.n_sent += n_tokens
@@ -87,8 +88,9 @@ class DrafterRecord:
     def pause(self, reason: str, now: float) -> bool:
         """Note that the drafter pauses, or resumes if the reason is empty; return True if that is a change.
 
-        A pause is logged at DEBUG if its reason comes often, or if one was logged at INFO within the last
-        TELL_S seconds; else at INFO. The end of a pause has the level of its beginning.
+        A pause is logged at INFO, except for two cases at DEBUG: its reason is a frequent one, or another
+        pause was logged at INFO within TELL_S seconds before `now`. The end of a pause is logged at the level
+        of its beginning.
         """
         changes, self.rests = self.paused != bool(reason), reason
         if not changes:

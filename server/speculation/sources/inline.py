@@ -19,7 +19,7 @@ from server.speculation.view import View
 
 
 class InlineModel(Protocol):
-    """Makes guesses between two steps, for the engine thread only; never raises."""
+    """A model in the lead that guesses between two steps. For the engine thread only; never raises."""
 
     source: str  # name of its guesses
     most: int  # maximum guesses of a session in one step
@@ -34,7 +34,7 @@ class InlineModel(Protocol):
         ...
 
     def follow(self, session: OpenedSession, ask: Ask) -> None:
-        """Begin a path after the session's committed tokens; `ask`: its limits and place in the next step."""
+        """Begin a path after the session's committed tokens; `ask` is the session's request for guesses."""
         ...
 
     def behind(self, session: int) -> int:
@@ -56,7 +56,7 @@ class InlineModel(Protocol):
         ...
 
     def read_ahead(self, session: OpenedSession, most: int) -> int:
-        """Evaluate up to `most` tokens of a prompt that the target evaluates too; return how many."""
+        """Evaluate up to `most` tokens of a prompt that the target is still evaluating; return how many."""
         ...
 
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
@@ -64,16 +64,16 @@ class InlineModel(Protocol):
 
         Args:
             sessions: Ids of the sessions whose paths grow.
-            second: Add the second choice to each guess.
+            second: True: also give each guess the likeliest other token.
             timed: True between two steps: the call's time may be learned as the time of a guess.
 
         Returns:
-            A guess for each session; None where the model cannot go on.
+            A guess for each session; None for a session whose path the model cannot continue.
         """
         ...
 
     def overlap(self, work: Callable[[], None]) -> None:
-        """Call `work` before each guess, or while a GPU makes it."""
+        """Call `work` before each guess from now on, or while a GPU makes the guess."""
         ...
 
     def close(self, session: int, *, keep: bool) -> None:
@@ -92,7 +92,7 @@ class Inline:
         sessions: Mapping[int, Speculated],
         clock: Callable[[], float],
     ) -> None:
-        """Begin without guesses; `sessions` are all open ones, by id."""
+        """Begin without guesses; `sessions` has all open sessions, by id."""
         self.model = model
         self._policy, self._ledger, self._sessions, self._clock = policy, ledger, sessions, clock
 
@@ -158,10 +158,10 @@ class Inline:
         return drafting
 
     def _read(self, view: View, drafting: Drafting, late: Sequence[int]) -> float:
-        """Evaluate tokens that the model lacks, where a guess then pays; return the seconds of waiting.
+        """Evaluate tokens that the model lacks, where a guess pays afterwards; return the seconds taken.
 
-        A session with tokens still to be evaluated has no guesses in this step; some have one during the
-        decode.
+        A session that still lacks tokens afterwards gets no guess before the decode. It may get one during
+        the decode, if the model can guess then. In that case the seconds are 0.0, since nothing waits.
 
         Args:
             view: The step.
@@ -191,9 +191,9 @@ class Inline:
 
         Args:
             drafting: The model's state.
-            guess: The sessions; none: no guess is made.
-            probe: Of these, sessions whose guess is a probe, made only to see whether it is right.
-            charges: Seconds by session; those of the guesses are added.
+            guess: The sessions. If there are none, no guess is made.
+            probe: Those of the sessions whose guess is a probe, made only to see whether it is right.
+            charges: Seconds by session. Each session's share of the time of these guesses is added.
         """
         spent_s, clock = 0.0, self._clock
         while guess:
@@ -210,7 +210,8 @@ class Inline:
     def read_prompts(self, sessions: Sequence[Speculated], drafting: Drafting | None) -> float:
         """Evaluate parts of these sessions' prompts with the draft model, and return the seconds taken.
 
-        Other sessions decode meanwhile. So there are guesses from a reply's first token on.
+        This happens in steps in which other sessions decode, so that a reply has guesses from its first token
+        on. At most SHARED_ROWS tokens are evaluated, including those of `drafting` in the same step.
         """
         began, left = self._clock(), SHARED_ROWS - (drafting.n_read if drafting else 0)
         for one in sessions:
@@ -221,7 +222,7 @@ class Inline:
     # -- during a decode ----------------------------------------
 
     def guess_beside(self, drafting: Drafting) -> Mapping[int, float]:
-        """Make the guesses that were left for the decode; return their cost in tokens by session."""
+        """Guess once for each session in `drafting.beside`; return the cost in tokens by session."""
         sessions = list(drafting.beside)
         drafting.paths |= drafting.beside
         began = self._clock()
@@ -246,7 +247,7 @@ class Inline:
         Args:
             drafting: The model's state, whose paths grow.
             sessions: The sessions.
-            probe: Of these, sessions whose guess is a probe.
+            probe: Those of the sessions whose guess is a probe.
             timed: True between two steps, so that the model may learn the time of a guess; False beside a
                 decode.
         """

@@ -1,10 +1,10 @@
 """Draft without a model: from text that repeats, other recent texts, or the client's prediction. Pure.
 
 What followed the last occurrence of the last few tokens is likely to follow again. A guess costs
-microseconds, so the lead makes it between two steps, where nothing remote arrives in time.
+microseconds, so the lead makes it between two steps. Guesses of remote drafters would arrive too late there.
 
-A guess here is (tokens, confidences): confidences[i] is the estimated probability of tokens[i] given that all
-before it are right, measured per length of the match. None of the classes is thread-safe.
+A guess here is (tokens, confidences). confidences[i] is the estimated probability of tokens[i] if all tokens
+before it are right; it is learned for each length of match. None of the classes is thread-safe.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def match_rates() -> RatesByKind:
 
 
 def rates_after(known: RatesByKind, length: int, n: int, least: float = 0.0) -> list[float]:
-    """Return the rates of at most n guesses in a row that follow a match of this length.
+    """Return the hit rates of at most n guesses in a row that follow a match of `length` tokens.
 
-    The list ends before the guess with which the probability that all are right falls below `least`.
+    The list ends before the probability that all guesses are right falls below `least`. `known` has the rates
+    by length of match.
     """
     found: list[float] = []
     path = 1.0
@@ -72,7 +73,7 @@ def gram_after(gram: int, token: int) -> int:
 
 
 class LookupPool:
-    """Index over the latest texts of other sessions; drops the oldest when it is full."""
+    """Index of the latest texts of other sessions. When it is full, the oldest texts are dropped."""
 
     def __init__(self, max_tokens: int = POOL_TOKENS, ngram: int = MAX_NGRAM) -> None:
         self.ngram, self._mask = ngram, (1 << TOKEN_BITS * ngram) - 1
@@ -130,10 +131,10 @@ class LookupPool:
         self.n_tokens += len(text)
 
     def find(self, gram: int) -> tuple[list[int], int] | None:
-        """Return the latest text that has this n-gram and a token behind it, and the index of that token.
+        """Return the latest text in which a token follows this n-gram, and the index of that token.
 
-        A longer n-gram is cut to its last tokens. None if no text has it. The caller must not change the
-        text.
+        Of an n-gram longer than the pool's, only the last tokens count. Return None if no text has it. The
+        caller must not change the text.
         """
         at = self._ends.get(gram & self._mask)
         if at is None:
@@ -151,9 +152,9 @@ class LookupPool:
 class Lookup:
     """Guesses what followed the last tokens of a growing sequence when they occurred before.
 
-    An occurrence is a match of up to max_ngram tokens. The longest match is followed; of two equally long
-    matches, the later one. A match is followed as long as its guesses are right. A match in the sequence
-    itself that is shorter than the pool's n-grams is replaced by a match in the pool, if there is one.
+    A match is an earlier occurrence of the last tokens: at most max_ngram tokens when found, more while its
+    guesses are right. The longest match in the sequence counts, and the later of two equally long ones. If it
+    is shorter than the n-grams of the pool, which holds other texts, a match in the pool counts instead.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class Lookup:
         return self._length > 0
 
     def begins(self, tokens: list[int]) -> bool:
-        """Return True if these tokens begin with all indexed ones."""
+        """Return True if `tokens` begins with all tokens that were indexed so far."""
         return tokens[: len(self._tokens)] == self._tokens
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -199,9 +200,9 @@ class Lookup:
             self._match_text(followed)
 
     def guess(self, n: int, least: float = 0.0) -> LookupGuess:
-        """Return at most n next tokens, as long as all are right with a probability of at least `least`.
+        """Guess at most n next tokens, while the probability that all are right is at least `least`.
 
-        Without a match there are none.
+        Without a match, return no tokens.
         """
         if not self._length or n < 1:
             return [], []
@@ -239,7 +240,8 @@ class Lookup:
     def _last_occurrence(self) -> tuple[int, int]:
         """Return the index after the previous occurrence of the text's last tokens, and their number.
 
-        The longest ending that occurred before counts; (0, 0) if none did. Indexes the present endings too.
+        The longest of the last n-grams that occurred before counts; return (0, 0) if none did. Also index the
+        last n-grams.
         """
         now, whole = len(self._tokens), self._gram
         end, length = 0, 0
@@ -262,8 +264,8 @@ class Lookup:
 class PredictedReply:
     """Guesses from the reply that the client expects.
 
-    After a divergence it continues as if one token had been replaced, until the last n-gram of the actual
-    reply is found elsewhere in the expected one.
+    When the actual reply differs, guesses continue as if one token had been replaced, until the last n-gram
+    of the actual reply is found elsewhere in the expected reply.
     """
 
     def __init__(self, tokens: Sequence[int], *, ngram: int = MAX_NGRAM) -> None:
@@ -293,18 +295,18 @@ class PredictedReply:
                 self._synced = self._at
 
     def guess(self, n: int, least: float = 0.0) -> LookupGuess:
-        """Return at most n next tokens, as long as all are right with a probability of at least `least`.
+        """Guess at most n next tokens, while the probability that all are right is at least `least`.
 
-        At the end of the expected text there are none.
+        At the end of the expected text, return no tokens.
         """
         rates = rates_after(self._rates, self._length, min(n, len(self._text) - self._at), least)
         return self._text[self._at : self._at + len(rates)], rates
 
     def _resynchronise(self) -> None:
-        """Continue where the expected text has the reply's last tokens.
+        """Continue at a position where the expected text has the reply's last tokens.
 
-        Of several such places, take the first one after the divergence, since texts are edited in order. If
-        there is none, take the last one before it.
+        Of several such positions, take the first one after the difference, since texts are edited in order.
+        If there is none, take the last one before the difference.
         """
         places = self._places.get(self._tail)
         if places:

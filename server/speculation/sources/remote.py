@@ -1,7 +1,7 @@
 """Connect the lead to drafters on the bus: send commits, collect guesses.
 
 The bus's reader thread only stores messages and who is present; drain() handles them on the engine thread.
-Nothing a drafter sends reaches the engine unchecked: ids in range, base and chain matching, rates bounded.
+All that a drafter sends is checked before it is used: range of ids, base and chain, rate of messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_UNREAD = 5 * MAX_RATE  # messages waiting for the engine thread: five second
 
 
 class RemoteDrafters:
-    """Drafters over a Bus; implements Listener. Grafts their guesses into sessions' trees."""
+    """The drafters on a bus, whose guesses are added to sessions' trees. Implements Listener."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class RemoteDrafters:
             own: This lead's presence.
             max_ahead: Maximum tokens to guess past the committed ones.
             clock: Returns the time in seconds.
-            overlaps: A GPU decodes, so a drafter on the lead's cores does not slow a prompt.
-            target: Gives hidden rows; None: there are none.
+            overlaps: True if a GPU decodes, so that drafters on the lead's cores do not slow its prompts.
+            target: Gives hidden rows for drafters with a head; None: there are no rows.
         """
         self._bus, self._target = bus, target
         self._rows: RowGiver | None = None  # the target, while a drafter reads hidden rows
@@ -97,7 +97,7 @@ class RemoteDrafters:
         self.take_in()
 
     def take_in(self) -> None:
-        """Graft the guesses that arrived, and answer requests."""
+        """Add the guesses that arrived to trees, and answer drafters' questions (Want)."""
         while self._arrived:
             at, message = self._arrived.popleft()
             record = self._drafters.get(message.drafter)
@@ -111,8 +111,8 @@ class RemoteDrafters:
     def open(self, speculated: Speculated) -> None:
         """Send drafters a session. If this raises, close() undoes it.
 
-        If the lead evaluates on the CPU, drafters on the lead's cores are sent the session only with its
-        first token: if they read the prompt, that would slow the lead's own prefill.
+        If the lead evaluates on the CPU, drafters on the lead's cores are sent the session only once its
+        first token is committed: reading the prompt earlier would slow the lead's own prefill.
         """
         self._sessions[speculated.wire_id] = speculated
         if self._shares_prompts:
@@ -120,7 +120,7 @@ class RemoteDrafters:
         self._assign(speculated)
 
     def _begin(self) -> None:
-        """Send drafters on the lead's cores the sessions that have their first token."""
+        """Send drafters on the lead's cores the sessions whose first token was committed meanwhile."""
         for wire_id, speculated in list(self._prompts.items()):
             if len(speculated.session.tokens) > speculated.n_prompt:
                 del self._prompts[wire_id]
@@ -148,14 +148,14 @@ class RemoteDrafters:
         self._assign(speculated)
 
     def close(self, speculated: Speculated, *, keep: bool) -> None:
-        """Close the session at its drafters, once they know all its tokens."""
+        """Send the session's last tokens to its drafters, and close it there; `keep`: they keep its cells."""
         self.send_commits(speculated)
         self._sessions.pop(speculated.wire_id, None)
         self._prompts.pop(speculated.wire_id, None)
         self._release(speculated, keep=keep)
 
     def _release(self, speculated: Speculated, *, keep: bool) -> None:
-        """Close the session at its drafters; places at drafters that were full go to other sessions."""
+        """Close the session at its drafters, and assign other sessions to those that were full."""
         waited_for = any(self._drafters[drafter].is_full for drafter in speculated.drafters)
         for drafter in list(speculated.drafters):
             self._withdraw(speculated, drafter, keep=keep)
@@ -179,7 +179,7 @@ class RemoteDrafters:
         self._assign_all()
 
     def _withdraw(self, speculated: Speculated, drafter: str, *, keep: bool) -> None:
-        """Close the session at this drafter, if the drafter has the session."""
+        """Close the session at this drafter, if the drafter has it; `keep`: the drafter keeps its cells."""
         if drafter in speculated.drafters:
             del speculated.drafters[drafter]
             speculated.heard = speculated.heard and bool(speculated.drafters)
@@ -230,13 +230,13 @@ class RemoteDrafters:
             logger.info("drafter %s (%s) joined", presence.id, presence.model)
 
     def _assign_all(self) -> None:
-        """Assign all sessions again, since other drafters may draft now."""
+        """Assign drafters to all sessions again, after the drafters that may draft have changed."""
         self.may_draft = any(not record.paused for records in self.hosts.values() for record in records)
         for speculated in self._sessions.values():
             self._assign(speculated)
 
     def _assign(self, speculated: Speculated) -> None:
-        """Open the session at more drafters, if it may have more."""
+        """Open the session at the best free drafters, up to MAX_PER_SESSION in all."""
         if speculated.is_spared or len(speculated.drafters) >= MAX_PER_SESSION:
             return
         shares = {
@@ -248,7 +248,7 @@ class RemoteDrafters:
             self._place(speculated, drafter)
 
     def _may_serve(self, record: DrafterRecord, speculated: Speculated) -> bool:
-        """Return True if the session may be opened at this drafter, which does not have the session."""
+        """Return True if the session is not open at this drafter yet, and may be opened there."""
         id = record.presence.id
         if id in speculated.drafters or not speculated.allows(id):
             return False
@@ -262,7 +262,7 @@ class RemoteDrafters:
         self._announce(speculated, drafter)
 
     def _review(self) -> None:
-        """Measure drafters' contributions, and exchange each session's worst drafter if that pays."""
+        """Measure drafters' contributions, and replace each session's worst drafter if that pays."""
         self._left, yields = JUDGED, self._yields
         n_tokens = sum(map(yields.measure, self._sessions.values()))
         for id, record in self._drafters.items():
@@ -275,7 +275,7 @@ class RemoteDrafters:
     def _exchange(self, speculated: Speculated) -> None:
         """Withdraw the session from its worst drafter, if that is likely to make more guesses right.
 
-        That drafter then serves a session without drafters; or else a free drafter takes its place here.
+        Either this drafter then serves a session without drafters, or a better free drafter replaces it.
         """
         share, fits = partial(self._yields.share, speculated), self._yields.fits
         worst = min(speculated.drafters, key=share)
@@ -315,7 +315,7 @@ class RemoteDrafters:
             send_rows(self._bus, self._rows, speculated, self._drafters, [drafter])
 
     def _answer(self, want: Want, record: DrafterRecord) -> None:
-        """Answer whether the session is open for this drafter: a Close or an Open may have been lost."""
+        """Answer a drafter's question whether a session is open: a Close or an Open may have been lost."""
         speculated = self._sessions.get(want.session)
         if speculated is None or want.drafter not in speculated.drafters:
             self._bus.send(want.drafter, Close(self.own.id, want.session, keep=True))
@@ -331,7 +331,7 @@ class RemoteDrafters:
             self._resend(speculated, record)
 
     def _resend(self, speculated: Speculated, record: DrafterRecord) -> None:
-        """Resend the session to a drafter that missed something, within its limit of resent tokens."""
+        """Resend the session to a drafter that missed a message, if the limit of resent tokens allows it."""
         if record.may_resend_tokens(speculated.tree.position):
             self._announce(speculated, record.presence.id)
 

@@ -7,8 +7,8 @@ from server.speculation.hits import MAX_SOURCES, MEAN, OVERALL_WINDOW, SESSION_W
 from server.speculation.sources.assignment import Yield
 from server.speculation.speculated import Speculated
 
-# Minimum tokens by which a drafter is judged, and steps between two assignments of places. Half: a good one
-# may have guessed few of 16 by chance; twice: one that brings nothing keeps its place for 128 tokens.
+# Minimum tokens by which a drafter is judged, and steps between two reviews of sessions' drafters. Half: a
+# good one may have guessed few of 16 by chance; twice: a useless one keeps a session for 128 tokens.
 JUDGED = SESSION_WINDOW // 2
 # Tokens of a conversation that a drafter is assumed to read per step of the lead before it guesses: a GPU
 # reads 2,000 a second beside 100 steps, a CPU 150 beside 10. Half: one that says nothing keeps its place for
@@ -28,22 +28,22 @@ class Yields:
         )  # outlives a drafter that reconnects
 
     def share(self, speculated: Speculated, drafter: str) -> float:
-        """Return the fraction of the session's tokens that this drafter guesses right."""
+        """Return the fraction of the session's tokens that this drafter is expected to guess right."""
         share, own = self._all[drafter].share(), speculated.yields.get(drafter)
         return own.share(share) if own else share
 
     def fits(self, speculated: Speculated, drafter: str) -> float:
-        """Return the fraction of the tokens that this drafter guesses right, from this session only.
+        """Return the fraction of the session's tokens that the drafter guesses right, to compare sessions.
 
-        Use it to compare sessions. Return MEAN if the drafter has not had a place in this session yet.
+        Other sessions do not count. Return MEAN if the drafter has not drafted in this session yet.
         """
         own = speculated.yields.get(drafter)
         return own.share() if own else MEAN
 
     def begin(self, speculated: Speculated, drafter: str) -> None:
-        """Give the drafter a place in the session.
+        """Add the drafter to the session, and begin to count its right guesses.
 
-        The first tokens do not count against it, since it has to read the conversation first.
+        The first tokens do not count against the drafter, since it has to read the conversation first.
         """
         one = speculated.yields.setdefault(drafter, Yield(SESSION_WINDOW))
         n_tokens, one.n_right = speculated.tree.position, speculated.hits.n_right(drafter)

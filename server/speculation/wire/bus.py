@@ -10,22 +10,25 @@ from server.speculation.wire.presence import Presence
 
 
 class Listener(Protocol):
-    """Called by a bus on its reader thread. Must return quickly and never raise."""
+    """Receiver of a bus's messages, called on its reader thread. Must return quickly and never raise."""
 
     def received(self, message: Message) -> None:
         """Handle a message from this process's inbox; it is decoded, and no field exceeds its limits."""
         ...
 
     def peers(self, present: Sequence[Presence]) -> None:
-        """Handle a change of the set of live processes of the other role.
+        """Handle a change of the live processes of the other role: `present` has all of them.
 
-        The set is empty while the bus is disconnected, so that a reconnection looks like everybody joining.
+        It is empty while the bus is disconnected, so that after a reconnection all of them seem to join.
         """
         ...
 
 
 class Bus(Protocol):
-    """A connection in the background; losing the server loses messages, but raises nothing."""
+    """A connection to other processes, kept by background threads.
+
+    While the server is lost, messages are lost, but nothing raises.
+    """
 
     def start(self, listener: Listener) -> None:
         """Announce this process and begin to read its inbox."""
@@ -39,7 +42,7 @@ class Bus(Protocol):
         ...
 
     def describe(self, presence: Presence) -> None:
-        """Replace this process's description, which peers see, for example after timing a guess."""
+        """Replace the description of this process that peers see, for example after timing a guess."""
         ...
 
     def close(self) -> None:

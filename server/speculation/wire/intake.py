@@ -36,7 +36,7 @@ class Intake:
         return self._left > 0 or self._spent_s > MOST_S
 
     def took(self, seconds: float, n: int, *, full: bool) -> None:
-        """Count a read of n messages by its processor seconds; `full`: there may be more to read.
+        """Count a read of n messages that took `seconds` of processor time; `full`: more may be waiting.
 
         One message of each read is not counted, since the reader waited for it. So a drafter whose 1,000
         messages a second are read one by one is no flood, though that takes more than a tenth of a core.
@@ -46,7 +46,7 @@ class Intake:
         self._behind = self._behind and full
 
     def end_interval(self) -> None:
-        """End an interval of HEARTBEAT_S in which reads are counted.
+        """End an interval of HEARTBEAT_S seconds in which reads are counted.
 
         If messages came too fast, the inbox is not read in the next intervals.
         """

@@ -1,4 +1,4 @@
-"""Messages between leads and drafters, their bytes, and the chain hash that keys drafts.
+"""Messages between leads and drafters, their bytes, and the hash (chain) of the text that a draft continues.
 
 Layout, little endian: version u8, tag u8, then the fields of the message in order. Token lists and strings
 are preceded by their length as u32. Decoding is strict: wrong version, unknown tag, missing or trailing
@@ -55,7 +55,7 @@ class Open:
 
 
 def hashed_salt(salt: str) -> str:
-    """Return the hash of a salt, which drafters get in its place, since it may be a secret."""
+    """Return the hash of a salt. Drafters get it instead of the salt, which may be a secret."""
     return hashlib.blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""
 
 
@@ -118,8 +118,8 @@ class Draft:
 class Want:
     """drafter → lead: ask whether this session is still open.
 
-    The lead answers with Close if it is not; else with an empty Commit if n_known is the number of committed
-    tokens, and with Open if it is not.
+    If it is not, the lead answers with Close. If it is, the lead answers with an empty Commit if the drafter
+    has all committed tokens, and with Open if tokens are missing. No answer means that these are on the way.
     """
 
     drafter: str
@@ -134,7 +134,7 @@ def chain_start(tokens: Sequence[int]) -> int:
     """Return the chain hash of a session that begins with these tokens.
 
     It hashes only their number and the last ones. That suffices, since hashes are compared within one session
-    only. Drafters do not compute it, but get it by Open.
+    only. Drafters do not compute it: an Open message contains it.
     """
     chain = len(tokens)
     for token in tokens[-32:]:
@@ -223,7 +223,7 @@ class _Reader:
 
 
 class _Layout:
-    """The fields of a message: numbers packed by `packed`, then lists and strings."""
+    """Layout of a message's bytes: numbers in the struct format `packed`, then lists and strings."""
 
     def __init__(
         self, make: Callable[..., Message], packed: str, names: str, **lists: Callable[[_Reader], Any]

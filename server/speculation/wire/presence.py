@@ -34,7 +34,7 @@ def printable(text: str) -> str:
 
 
 def bounded_rows(card: RowsCard) -> RowsCard:
-    """Return the card. Raises ValueError if a row is too large for a message, or layers are too many."""
+    """Return the card. Raises ValueError if its rows are too large for a message, or its layers too many."""
     if not 0 < card.width <= MAX_ROWS_BYTES or len(card.layers) > MAX_BLOCKS:
         raise ValueError("no model has such rows")
     return card
@@ -42,7 +42,7 @@ def bounded_rows(card: RowsCard) -> RowsCard:
 
 @functools.cache
 def kernel_id() -> str:
-    """Return an id that all processes on one kernel, and so on the same cores, share in any container.
+    """Return an id of the kernel: equal for all processes that share its cores, in any container.
 
     Only Linux has such an id; elsewhere it is the machine's name.
     """
@@ -97,7 +97,7 @@ _PROCESS = re.compile(rf"-\d+-[0-9a-f]{{{2 * ID_BYTES}}}$")
 
 
 def unique_id(name: str) -> str:
-    """Return an id on the bus that nobody else has, for a process of this name."""
+    """Return an id for a process of this name, which no other process on the bus has."""
     spelled = "-".join(printable(name)[:MAX_HOST].split())
     return f"{spelled}-{os.getpid()}-{secrets.token_hex(ID_BYTES)}"
 
@@ -105,7 +105,8 @@ def unique_id(name: str) -> str:
 def names(drafters: Sequence[Presence]) -> list[str]:
     """Return a display name for each drafter: its given name, else its machine's name.
 
-    Of several with the name "laptop", the second is called "laptop 2", and so on.
+    A drafter without a given name on this machine is "this machine". Of several drafters named "laptop", the
+    second is called "laptop 2", and so on.
     """
     found, seen = list[str](), Counter[str]()
     for drafter in drafters:

@@ -75,7 +75,7 @@ def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
 
 
 def _ask_server(client: redis.Redis, key: str) -> None:
-    """Raise a RedisError unless the server takes commands for this key, after a failover if one runs."""
+    """Raise a RedisError unless the server takes commands for this key. Waits for a running failover."""
     deadline = time.monotonic() + FAILOVER_S
     waits = False
     while True:
@@ -115,7 +115,7 @@ def connect(url: str) -> redis.Redis:
 
 
 class _Following(redis.Redis):
-    """A client of the current master, which the sentinels are asked for at every connection."""
+    """A client of the current master. Each new connection asks the sentinels which server that is."""
 
     @property
     def _pool(self) -> SentinelConnectionPool:
@@ -137,10 +137,10 @@ class _Following(redis.Redis):
 
 
 def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
-    """Connect by redis+sentinel://[user:password@]host[:port],host[:port]/service[/db][?option=…].
+    """Return a client for redis+sentinel://[user:password@]host[:port],host[:port]/service[/db][?option=…].
 
     Options whose names begin with sentinel_ are for the sentinels; user, password and all other options are
-    for the server. The scheme rediss+sentinel means TLS to both. Raises ValueError.
+    for the server; `common` is for both. The scheme rediss+sentinel means TLS to both. Raises ValueError.
     """
     parts = split_url(url)
     scheme = parts.scheme.removesuffix(SENTINEL)

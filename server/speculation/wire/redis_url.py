@@ -11,8 +11,8 @@ SENTINEL = "+sentinel"  # suffix of the scheme of a URL that names sentinels
 def split_url(url: str) -> SplitResult:
     """Split a URL that may name several hosts.
 
-    urlsplit() refuses an IPv6 address beside others where Python has the fixes of CVE-2024-11168 and
-    CVE-2025-0938, as some builds of 3.11 do.
+    It replaces urlsplit(), which refuses an IPv6 address beside other hosts in Pythons with the fixes of
+    CVE-2024-11168 and CVE-2025-0938, such as some builds of 3.11.
     """
     found = re.match(r"(?:([^:/?#]*)://)?([^/?#]*)([^?#]*)\??([^#]*)(.*)", url, re.DOTALL)
     assert found

@@ -51,7 +51,7 @@ class Roster:
         return list(self._cards)
 
     def newcomers(self, listed: set[str]) -> list[str]:
-        """Return listed names of the roster's role that are not known yet, within MAX_PEERS."""
+        """Return the names in `listed` that are new and of the roster's role, as many as MAX_PEERS allows."""
         new = sorted(name for name in listed - self._cards.keys() if name.startswith(self._prefix))
         return new[: MAX_PEERS - len(self._cards)]
 

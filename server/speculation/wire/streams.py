@@ -85,7 +85,7 @@ class RedisBus:
         self._most = MAX_TO_LEAD if presence.role == "lead" else MAX_BYTES  # bytes of one entry
 
     def start(self, listener: Listener) -> None:
-        """Announce this process and begin to read its inbox, in the background. Once per bus."""
+        """Announce this process and begin to read its inbox, in the background. Call it once per bus."""
         for name, target, args in (
             ("read", self._read_inbox, (listener,)),
             ("write", self._write_queued, ()),
@@ -149,7 +149,7 @@ class RedisBus:
         self._leave_bus()
 
     def _announce_inbox(self) -> None:
-        """Make or keep our inbox, and choose where to read on."""
+        """Create our inbox or keep the existing one, and choose the entry after which to read."""
         inbox = self._inbox
         with self._client.pipeline(transaction=True) as pipe:
             pipe.execute_command("XADD", inbox, "MAXLEN", "~", BUS_BACKLOG, "*", _WAKE, b"")
@@ -178,7 +178,7 @@ class RedisBus:
             self._intake.took(time.thread_time() - began, n, full=n == READ_COUNT)
 
     def _receive_entries(self, listener: Listener, block_ms: int) -> int:
-        """Read once, and return the number of entries; READ_COUNT if there may be more."""
+        """Read once, waiting up to block_ms; return the number of entries, READ_COUNT if more may wait."""
         found = cast(
             list[StreamEntry],
             self._client.execute_command(
@@ -198,7 +198,7 @@ class RedisBus:
         return len(found)
 
     def _beat_once(self) -> tuple[Presence, ...]:
-        """Renew our keys, trim read entries (in a flood, all entries), and return the members.
+        """Renew our keys, trim read entries (in a flood, all entries), and return members of the other role.
 
         Raises RedisError if our inbox is gone, since the server was emptied or this process was stopped for
         long. Reads at most MAX_MEMBERS names. A larger set is deleted: live members add themselves again
@@ -231,7 +231,7 @@ class RedisBus:
         return f"{self._prefix}member:{member}"
 
     def _read_cards(self, members: list[str]) -> dict[str, bytes | None]:
-        """Return these members' cards (JSON descriptions), at most MAX_CARD_BYTES + 1 bytes of each."""
+        """Return at most MAX_CARD_BYTES + 1 bytes of each member's card (JSON description), None if gone."""
         if not members:
             return {}
         with self._client.pipeline(transaction=False) as pipe:
@@ -286,7 +286,7 @@ class RedisBus:
         return data
 
     def _flush_batch(self, batch: list[tuple[str, bytes]]) -> None:
-        """Send messages in one round trip; what fails is counted and dropped."""
+        """Send messages in one round trip; those that fail are dropped, and counted as such."""
         if not batch or not self._up:
             return self._count_dropped(len(batch))
         try:
