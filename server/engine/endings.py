@@ -54,10 +54,10 @@ def preempt(state: EngineState, session: Session) -> None:
 
 
 def _release_sequences(state: EngineState, session: Session, length: int) -> None:
-    """Release all sequences of the session; its first `length` tokens stay cached.
+    """Release all sequences of the session, if it has any; its first `length` tokens stay cached.
 
-    If its sequence must be trimmed and cannot be, only the tokens of its turn checkpoint stay cached, or none
-    if that is longer than `length`.
+    If more tokens are evaluated and the backend cannot trim sequences, only the tokens that the turn
+    checkpoint covers stay cached, or none if these are more than `length`.
     """
     if session.seq == NO_SEQ:
         return

@@ -291,7 +291,7 @@ class Residence:
         return data
 
     def _would_keep(self, leaving: Evicted, idle: int = 0) -> bool:
-        """Return True if a snapshot of this conversation would be kept until `idle` others are used again."""
+        """Return True if a snapshot of this conversation, saved now, would outlast `idle` uses of others."""
         n = len(leaving.tokens)
         return self.snapshots.keeps(n, n * self.move_costs.cell_bytes, idle)
 

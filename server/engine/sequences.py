@@ -1,8 +1,9 @@
-"""Lay out sessions' rows in the KV cache: a sequence per session, a shadow per further leaf of its guesses.
+"""Lay out sessions' rows in the sequences of the KV cache.
 
-A shadow is a sequence that shares the cells of its session's sequence, so it needs no cells itself. Before a
-step, only the positions that it lacks are copied. Conversations that begin with equal tokens share cells too.
-If sequences cannot be trimmed, there are checkpoints instead of shadows.
+A session has one sequence, for its tokens and one leaf of its tree of guesses. Each further leaf needs a
+sequence of its own, called a shadow. A shadow shares the cells of the session's sequence, so it needs cells
+only for guesses. Before a step, only the positions that it lacks are copied. Conversations that begin with
+equal tokens share cells too. If sequences cannot be trimmed, there are checkpoints instead of shadows.
 """
 
 from __future__ import annotations

@@ -246,10 +246,10 @@ class Session:
         self.tokens, self.ahead, self.drops = whole[: self.n_ctx], whole[self.n_ctx :], []
 
     def lose_cells(self) -> None:
-        """Count none of the session's tokens as evaluated.
+        """Prepare a session whose cells were released to be evaluated again from its first token.
 
-        A beam search starts again after its prompt. A session with shifted cells goes back to before its
-        first drop (rewind()).
+        A beam search starts again after the prompt: all later tokens move to `ahead`. In a session with
+        shifted cells, all dropped tokens are put back (rewind()).
         """
         if self.request.n_beams > 1:
             self.tokens, self.ahead = self.tokens[: self.n_prompt], self.tokens[self.n_prompt :] + self.ahead

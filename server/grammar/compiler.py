@@ -81,8 +81,12 @@ class Compiler:
 
         If nothing can be enforced, the returned part allows any object, and the only path is "".
 
+        Args:
+            schema: The schema in the request.
+            param: The schema's field in the request, which errors name.
+
         Raises:
-            InvalidRequestError: The value does not have the form of a schema.
+            InvalidRequestError: A keyword of the schema has a value of an invalid form.
         """
         from server.grammar.grammar_constraint import fault_of
 

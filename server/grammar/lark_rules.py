@@ -236,7 +236,7 @@ class _Rules:
             raise _invalid_grammar(line, str(error)) from None
 
     def _with_ignored(self) -> dict[str, Node]:
-        """Return the rules; text that %ignore names may come at the beginning and after each terminal."""
+        """Return the rules, changed so that what %ignore names may begin a text and follow each terminal."""
         ignored = Repeat(choice(self._ignored), 0, None)
         rules = {
             name: node if name.isupper() else _behind_terminals(node, ignored)

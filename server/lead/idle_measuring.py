@@ -1,8 +1,11 @@
-"""Measure a lead's model on a CPU while no request waits, then start deferred work.
+"""Measure decode times of a lead's model on a CPU while no request waits, then start deferred work.
 
 A lead begins to serve at once, with times from an earlier start or from a few decodes. The other times are
 measured here, in a small context of the same weights. When a request comes, the measurement ends before its
 next decode, and is tried again later. All attempts together take a bounded time, and keep no memory.
+
+Deferred work, such as preparing grammars, would take cores from a measurement, so it starts after the last
+one. But it starts after a bounded time (REST_WITHIN_S) at the latest, even if measurements are left.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class DFlashHead(BlockContext):
         self.model.close()
 
     def _make_cells(self, batch: Batch, hidden: Hidden) -> None:
-        """Make, for each row, the cell of the position before it, from the row's hidden row."""
+        """Make, for each token of the batch, the cell of the position before it, from its hidden row."""
         firsts: dict[int, int] = {}
         for seq, position in zip(batch.seqs, batch.positions, strict=True):
             firsts.setdefault(seq, position)

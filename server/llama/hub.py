@@ -89,7 +89,10 @@ def projector(names: Sequence[str], model: str) -> str | None:
 
 
 def _beside(names: Sequence[str], model: str) -> list[str]:
-    """Return the files in a model's folder or a parent folder: nearest, then most alike in bits, first."""
+    """Return the other files in a model's folder and in the folders above it, nearer folders first.
+
+    Within a folder, files whose bits per weight, by their names, are closest to the model's come first.
+    """
     folders = model.split("/")[:-1]
 
     def rank(name: str) -> tuple[int, int, str]:

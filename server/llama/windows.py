@@ -2,7 +2,7 @@
 
 llama.cpp overwrites a cell that the window of its sequence has passed, and omits it from a saved state. But
 it never overwrites a cell that belongs to two sequences. So each sequence has a pin: a second sequence with
-the same cells. A saved state has a part for each window of the sequence.
+the same cells. A saved state is llama.cpp's, with only the last window, and a part for each earlier window.
 """
 
 from __future__ import annotations

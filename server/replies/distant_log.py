@@ -20,7 +20,14 @@ class Entries(Protocol):
     """True once this process ends, so that readers must connect to another one."""
 
     async def entries(self, salt: str, id: str, start: str) -> list[Entry]:
-        """Return the next entries of a log. `start` is where they begin, as in the command XRANGE."""
+        """Return the next entries of a log, in order; none if the log has no further ones.
+
+        Args:
+            salt: Salt of the reply's owner (Owner).
+            id: The reply's id.
+            start: The least id of an entry to return, or "(" and an id that all returned ids exceed, as in
+                Redis's command XRANGE.
+        """
         ...
 
     async def is_written(self, salt: str, id: str) -> bool:

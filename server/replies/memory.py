@@ -71,7 +71,7 @@ class MemoryStore:
         """Do nothing: all logs are written in this process."""
 
     def leave(self, salt: str, id: str) -> None:
-        """Do nothing: no other process could write the log."""
+        """Do nothing: the log is in this process's memory, so no other process could continue it."""
 
     def begin_log(self, owner: Owner, id: str, recipe: Json | None = None) -> ReplyLog:
         log = ReplyLog()

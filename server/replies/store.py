@@ -44,7 +44,8 @@ class Orphan:
 class ReplyStore(Protocol):
     """Keeps responses and logs. For the event loop only. get() finds whatever was put before the call.
 
-    Async methods, except flush() and close(), raise StoreError if the store does not answer.
+    Async methods, except flush() and close(), raise StoreError if the store does not answer. `salt` is that
+    of the reply's owner (Owner): with another salt, the reply is not found.
     """
 
     members: Sequence[str] | None

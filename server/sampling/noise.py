@@ -138,7 +138,10 @@ _mixed = functools.lru_cache(_CACHED)(mix)
 
 
 def _uniforms_of(key: int, numbers: Sequence[int]) -> list[float]:
-    """Return what _uniforms_at() returns for one key; faster for a few numbers, because it avoids numpy."""
+    """Hash one key with each number to a number in (0, 1), as _uniforms_at() does.
+
+    Faster for a few numbers, because it avoids numpy.
+    """
     found: list[float] = []
     for number in numbers:
         x = (key + number * _GOLDEN) & _MASK

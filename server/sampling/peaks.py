@@ -98,7 +98,7 @@ class Peaks:
         return self._ids_within(columns, floor)
 
     def few_above(self, threshold: float, most: int) -> Ids | None:
-        """Return what above() returns, or None if these logits are in more than `most` columns."""
+        """Return the ids that above() returns; None if more than `most` columns have a logit that large."""
         floor = _rounded_down(threshold)
         (columns,) = (self.maxima >= floor).nonzero()
         return self._ids_within(columns, floor) if len(columns) <= most else None

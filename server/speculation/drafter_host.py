@@ -91,14 +91,16 @@ def meet(
 ) -> dict[str, DrafterHost]:
     """Return the machines, by name, with their current drafters.
 
-    A paused machine's account starts anew if a drafter joins.
+    Machines whose drafters use the lead's cores have an account of what the drafters gain and cost; losses in
+    it pause them. A new machine gets a new account, and so does a paused machine that a drafter joins. A new
+    account has no gain or loss, but resumes the pauses that `known` has for it (GroupAccount.recall()).
 
     Args:
         before: The machines so far, by name.
         hosts: The drafters now, by machine.
         own_kernel: kernel_id() of the lead: drafters with the same kernel_id() use the lead's cores.
         pausing: Machines whose account pauses them, or that have no account.
-        known: Accounts from before a restart, by host_name().
+        known: Pauses of accounts from before a restart of the lead, by host_name().
     """
     found = dict[str, DrafterHost]()
     joined = {record.join for machine in before.values() for record in machine.records}

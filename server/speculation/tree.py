@@ -163,7 +163,10 @@ class ScoredTree:
             self._grow(node, token, source, confidence)
 
     def commit(self, tokens: Sequence[int], hits: HitRates) -> None:
-        """Move the root past these committed tokens, learn from guesses for them, and drop wrong guesses."""
+        """Move the root past these committed tokens, and drop guesses that did not match.
+
+        Guesses for these tokens are counted in `hits`, as right or wrong.
+        """
         root, position, chain, chains = self._root, self.position + len(tokens), self.chain, self._chains
         node: _GuessNode | None = root
         for token in tokens:

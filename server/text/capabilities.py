@@ -123,9 +123,10 @@ class _Probe:
         )
 
     def _of_instructions(self, found: Capabilities) -> Capabilities:
-        """Find out where the template shows system and developer messages.
+        """Return `found`, completed with where the template shows system and developer messages.
 
-        The probes have such a message at the beginning, without other messages, twice in a row, or later on.
+        The fields are `system`, `developer`, `system_alone`, `single_instruction` and `later_roles`. The
+        probes have such a message at the beginning, without other messages, twice in a row, or later on.
         """
         system = self._shows_with_tools([_message_of("system", ONE), _USER], ONE)
         developer = self.knows("developer") and self._shows_with_tools(
@@ -242,9 +243,10 @@ class _Probe:
         return replace(found, part_roles=frozenset(taken))
 
     def of_thoughts(self, found: Capabilities) -> Capabilities:
-        """Find out in which form the template shows the thoughts of earlier replies.
+        """Return `found`, completed with the form in which the template shows thoughts of earlier replies.
 
-        If it shows no thoughts from a field of the message, try thoughts as parts of the content.
+        If it shows them from a field of the message, `found` is returned as it is. If not, `thought_parts` is
+        set: True if it shows thoughts as parts of the content.
         """
         calling = _call_history(found, _no_arguments(found))
         calling[1] = _with_thoughts(calling[1], _THOUGHT)

@@ -113,7 +113,10 @@ class Spellings:
 
 
 class OrdinaryText:
-    """Puts guards into a reply's text, token by token, where ordinary tokens spell a control token."""
+    """Puts guards (lone surrogates) into a reply's text where its ordinary tokens spell a control token.
+
+    The text is guarded token by token.
+    """
 
     def __init__(self, markers: Mapping[str, int]) -> None:
         """Take the ids of control tokens, by text. Ordinary tokens that spell such a text get a guard."""

@@ -1,4 +1,4 @@
-"""Compute a lower bound of a padded text's size before a template makes it. Pure."""
+"""Estimate the least size of a text that a template is about to pad, indent or format. Pure."""
 
 from __future__ import annotations
 

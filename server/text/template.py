@@ -139,7 +139,7 @@ class ChatTemplate:
 
     @property
     def own_markers(self) -> frozenset[str]:
-        """Thought markers that assistant messages from clients may contain. Raises TimeLimitError."""
+        """Return the thought markers allowed in clients' assistant messages. Raises TimeLimitError."""
         family = self._source_style.family
         if family.thoughts is None or family.channels:
             return frozenset()

@@ -74,10 +74,14 @@ async def on_prompt_thread(request: Request, work: Callable[[*Ts], T], *argument
 
 
 async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
-    """Read a request's body, and return make(body), called on a prompt thread if the body is large.
+    """Read a request's body, call make(body), and return its result. Errors of make() are raised too.
+
+    If the body is large (LARGE), its values are limited (MAX_MARKS), and make() is called on a prompt thread.
 
     Raises:
-        InvalidRequestError: The body has too many values.
+        InvalidRequestError: The body is large and has too many values.
+        BusyError: The body is large, and too many calls wait for a prompt thread.
+        ClientDisconnect: The client left.
     """
     data = await request.body()
     if len(data) <= LARGE:

@@ -158,14 +158,16 @@ class Inline:
         return drafting
 
     def _read(self, view: View, drafting: Drafting, late: Sequence[int]) -> float:
-        """Evaluate tokens that the model lacks, where a guess pays afterwards; return the seconds taken.
+        """Evaluate tokens that the draft model lacks; return the seconds for which the step waits.
 
-        A session that still lacks tokens afterwards gets no guess before the decode. It may get one during
-        the decode, if the model can guess then. In that case the seconds are 0.0, since nothing waits.
+        The sessions are those that inline_plan.choose_reading() chooses. A session that still lacks tokens
+        afterwards is removed from drafting.paths: it gets no guess before the target's decode. If the draft
+        model can work during that decode (InlineModel.beside), the session may get one guess then. With such
+        a model, the returned seconds are always 0.0, since the step does not wait.
 
         Args:
             view: The step.
-            drafting: The model's state.
+            drafting: The draft model's state.
             late: Sessions with tokens that the model has not evaluated, those with the fewest first.
         """
         model = self.model
