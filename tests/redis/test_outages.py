@@ -85,6 +85,7 @@ def test_nothing_blocks_on_a_server_that_hangs(server: Server, pair: tuple[Membe
     lead, _ = pair
     assert server.process is not None
     os.kill(server.process.pid, signal.SIGSTOP)
+    os.waitpid(server.process.pid, os.WUNTRACED)  # it has stopped
     try:
         for i in range(3 * BUS_BACKLOG):
             lead.bus.send("D", Commit(1, i, i, (i,)))
