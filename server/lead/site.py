@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from server.lend_link import in_url, lines_of
+from server.api.lend_link import in_url, lines_of
 
 if TYPE_CHECKING:
     from server.lead.listening import ClientPolicy

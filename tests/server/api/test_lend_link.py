@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from server.api.access import Access
+from server.api.lend_link import lend_link, lines_of
 from server.api.lending import BrowserLender, Lending
 from server.api.middleware import Edge
 from server.errors import FieldError, NotSupportedError
 from server.lead.listening import ClientPolicy
-from server.lend_link import lend_link, lines_of
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import serving
 from tests.qr_codes import codes_on_terminal
