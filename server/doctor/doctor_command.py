@@ -128,11 +128,7 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
     if findings.obstacle is None:
         if not placement.sync or machine.has_few_cores:
             console.print("Both at once …")
-            try:
-                _measure_beside(findings, settings, machine, placement, draft)
-            except DisturbedError:
-                findings.beside_disturbed = True
-                findings.disturbed = not placement.sync  # duo up's choice is not known
+            _measure_beside(findings, settings, machine, placement, draft)
         findings.redis_s = _round_trip(settings.redis)
         _forecast_for(findings, text, placement, settings)
     return findings
@@ -152,9 +148,13 @@ def _measure_beside(
     n_threads = settings.threads or placement.target_threads or machine.n_cores
     if placement.target_gpu is not None:
         settings = settings.model_copy(update={"split_mode": "none", "main_gpu": placement.target_gpu})
-    with drafting(options) as drafter, closing(_load_target(settings, n_threads)) as target:
-        findings.beside_s = step_seconds(target, alone=False)
-        findings.guess_beside_s = pace(drafter)
+    try:
+        with drafting(options) as drafter, closing(_load_target(settings, n_threads)) as target:
+            findings.beside_s = step_seconds(target, alone=False)
+            findings.guess_beside_s = pace(drafter)
+    except DisturbedError:
+        findings.beside_disturbed = True
+        findings.disturbed = not placement.sync  # duo up's choice is not known
 
 
 def _forecast_for(findings: Findings, text: Text, placement: Placement, settings: DoctorSettings) -> None:

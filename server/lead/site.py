@@ -10,8 +10,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from server.api.lend_link import in_url, lines_of
-
 if TYPE_CHECKING:
     from server.lead.listening import ClientPolicy
 
@@ -37,6 +35,8 @@ class Site:
 
 def announce(site: Site, policy: ClientPolicy) -> None:
     """Print the pages, the API, which clients are admitted, and how drafters join."""
+    from server.api.lend_link import in_url, lines_of  # the API is imported while models load
+
     host, port = site.listener.getsockname()[:2]
     scheme = "http" if policy.tls is None else "https"
     url = f"{scheme}://{in_url(host)}:{port}"

@@ -29,7 +29,7 @@ MAX_HELD = 512
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a reply may contain: calls of functions, or an answer without calls."""
+    """Limits of a reply's content: calls of functions, or an answer without calls."""
 
     calls: Calling
     answer: Schema | str | None
