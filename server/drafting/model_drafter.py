@@ -210,7 +210,7 @@ class ModelDrafter:
                 self._add_branch(step, leaf)
 
     def _add_path(self, step: DraftStep, session: DraftSession) -> bool:
-        """Add rows for as many of the session's pending tokens as fit; return False if none fits."""
+        """Add rows for the session's first pending tokens, up to the batch's room; return False without room."""
         pending = session.pending
         is_shared = step.grown or len(self._cache.held) > 1  # a lead may say something of another one soon
         most = min(SHARED_ROWS, self._backend.n_batch) if is_shared else self._backend.n_batch

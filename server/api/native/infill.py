@@ -71,7 +71,7 @@ async def create(request: Request, services: Services) -> Response:
 
 
 def _infill_prompt(services: Services, body: InfillRequest, fim: FillInMiddle) -> Prompted:
-    """Return the prompt, ready to be submitted. It includes as many of the last extra tokens as fit.
+    """Return the prompt, ready to be submitted. Of the extra texts, the last tokens that fit are kept.
 
     Slow: not for the event loop.
 
