@@ -22,9 +22,8 @@ endif
 export CMAKE_ARGS += -DGGML_RPC=ON
 # Pictures only, not videos, which would need another program.
 export CMAKE_ARGS += -DMTMD_VIDEO=OFF
-# Of llama.cpp only the libraries that duo loads: its common one takes much of the compiler's time.
 ifeq ($(words $(CURDIR)),1)  # CMAKE_ARGS is split at spaces
-export CMAKE_ARGS += -DCMAKE_PROJECT_INCLUDE=$(CURDIR)/$(VENV)/llama.cmake
+export CMAKE_ARGS += -DCMAKE_PROJECT_INCLUDE=$(CURDIR)/.ci/llama.cmake
 endif
 
 .PHONY: up test lint type bench chaos soak fuzz docs openapi lock clean
@@ -79,7 +78,6 @@ $(VENV)/bin/python:
 # Without pip's cache, which does not know how its llama.cpp was compiled.
 $(VENV)/.runtime: requirements.lock pyproject.toml | $(VENV)/bin/python
 	@echo "Installing into $(VENV). llama.cpp is compiled once: four to seven minutes on two cores."
-	@echo 'set(LLAMA_BUILD_COMMON OFF)' > $(VENV)/llama.cmake
 	@$(BIN)/python .ci/install.py --no-cache-dir install --require-hashes -r requirements.lock
 	$(PIP) --no-deps -e .
 	@touch $@
