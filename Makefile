@@ -77,7 +77,7 @@ $(VENV)/bin/python:
 
 # Without pip's cache, which does not know how its llama.cpp was compiled.
 $(VENV)/.runtime: requirements.lock pyproject.toml | $(VENV)/bin/python
-	@echo "Installing into $(VENV). llama.cpp is compiled once: four to seven minutes on two cores."
+	@echo "Installing into $(VENV). llama.cpp is compiled once: two to six minutes on two cores."
 	@$(BIN)/python .ci/install.py --no-cache-dir install --require-hashes -r requirements.lock
 	$(PIP) --no-deps -e .
 	@touch $@
