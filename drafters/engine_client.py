@@ -46,7 +46,7 @@ class DraftEngine(Protocol):
 
     name: str  # for logs
     takes_ids: bool  # prompts and replies are token ids
-    n_at_once: int  # requests that it answers beside each other
+    n_at_once: int  # maximum requests that it answers at the same time
     cancel_s: float  # seconds that it goes on with a cancelled request
 
     def refusal(self, n_tokens: int, salt: str) -> str | None:

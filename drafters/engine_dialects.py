@@ -41,7 +41,7 @@ class Dialect(Protocol):
     takes_ids: bool  # prompts and replies are token ids
 
     def body(self, prompt: str | Sequence[int], n_tokens: int, model: str) -> dict[str, Any]:
-        """Return a streaming request for the n_tokens likeliest tokens after the prompt."""
+        """Return a streaming request to continue the prompt greedily by at most n_tokens."""
         ...
 
     def read(self, line: bytes) -> list[Said]:

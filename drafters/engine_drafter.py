@@ -174,7 +174,7 @@ class EngineDrafter(Drafter):
         branch = beside.branch
         assert branch is not None, "it is one of the session's"
         n_before = len(branch.guesses)
-        n_told = beside.start - branch.fork  # of these, that the engine was told
+        n_told = beside.start - branch.fork  # guesses of the branch in the prompt
         for guess in self._guesses_of(beside.reply)[n_before - n_told :]:
             full = branch.end >= session.n_committed + session.max_ahead
             if full or session.score_of(branch) * guess.confidence < PATH_MIN:
@@ -243,7 +243,7 @@ class EngineDrafter(Drafter):
         return min(most, max(MIN_BURST, round(BURST * self._first_s.value / self.td.value)))
 
     def _leave(self, asked: _Asked) -> None:
-        """Cancel a request, unless it will end as soon by itself: then its connection can be used again."""
+        """Cancel a request, unless it will soon end by itself, so that its connection can be used again."""
         left_s = (asked.n_tokens - len(asked.reply.said)) * self.td.value
         if left_s > self._engine.cancel_s or not self.td.value:
             asked.reply.cancel()

@@ -1,4 +1,4 @@
-"""Draft with a head of the target, from the target's hidden rows, which the lead sends with each commit."""
+"""Draft with a head of the target, from hidden rows (hidden states) that the lead sends with each commit."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class _HeadPath:
     first: int = 0  # position of the first row
     rows: list[npt.NDArray[np.float16]] = field(default_factory=list[npt.NDArray[np.float16]])
     n_true: int = 0  # number of leading tokens whose KV cells were computed from rows of the target
-    hidden: Hidden | None = None  # the head's own row with which `last` is evaluated
+    hidden: Hidden | None = None  # the head's own hidden row, which it reads to evaluate `last`
 
     @property
     def end(self) -> int:
@@ -143,7 +143,7 @@ class HeadDrafter(Drafter):
         return None
 
     def wants(self, session: DraftSession) -> bool:
-        """Return True if the head's path may grow, or a new one may begin: the row for it has arrived."""
+        """Return True if the head's path may grow, or if the hidden row for a new path has arrived."""
         followed = self._path_of(session)
         if session.lost:
             return False

@@ -22,7 +22,7 @@ class _Followed:
     """The lookup of one session: an index of its text, in which guesses are found."""
 
     lookup: Lookup
-    n_opened: int  # the session's Open messages when it was last compared
+    n_opened: int  # number of the session's Open messages when the index was last compared with its text
     n_guessed: int = 0  # committed tokens at its last guess
 
 

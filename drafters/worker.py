@@ -53,7 +53,7 @@ class Worker:
         self._present: set[str] = set()
         self._refusals: dict[str, str] = {}
         self._busy: list[DraftSession] = []  # sessions whose next guess is worth making
-        self._idle = True  # True until a message arrives
+        self._idle = True  # True if there is nothing to do until a message arrives
         self._published_at = 0.0
         drafter.watch(lambda: not self._arrived.empty(), lambda: self._arrived.put("wake"))
         self.n_drafted = 0
@@ -202,7 +202,7 @@ class Worker:
             case tuple():
                 self._meet_leads(arrival)
             case _:
-                pass  # messages for leads; a drafter that is ready is asked below
+                pass  # messages for leads; "wake" only ends the wait
 
     def _open_session(self, message: Open) -> None:
         if message.lead in self._refusals or not message.tokens:

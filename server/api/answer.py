@@ -59,18 +59,18 @@ class Answer(ABC):
     def __init__(
         self, id: str, services: Services, body: GenerationFields, prompts: Sequence[Prompted]
     ) -> None:
-        """Submit each prompt to the engine, once for each reply to it. Raises Generator.submit()'s errors."""
+        """Submit one request to the engine for each reply to each prompt. Raises Generator.submit()'s errors."""
         self._id = id
         self._services = services
         self._prompts = prompts
-        # 0 with timings_per_token, because timings are known for whole steps only
+        # 0 (no pacing) with timings_per_token, because timings are known for whole steps only
         self._frame_s = 0.0 if body.timings_per_token else services.frame_s
         self._choices = submit(services, body, prompts)
         for choice in self._choices:
             choice.name_calls(id)
         self._begun: PartialAnswer | None = None  # the start of this answer, sent by another process
-        self._opened = self._closed = False  # True once the first events, or the last one, were sent
-        self._n_noted = [0] * len(self._choices)  # tokens of each choice that the log's states contain
+        self._opened = self._closed = False  # first events were sent; last event was sent
+        self._n_noted = [0] * len(self._choices)  # by choice: number of tokens that earlier states describe
         self._abandoned = False  # True if another process continues the answer
         # events of the first choice that begin() has read and see() has not yet processed
         self._next: Sequence[Event] = ()
@@ -215,9 +215,10 @@ class Answer(ABC):
         self._append(log, self._failure_event(error))
 
     def _state(self) -> bytes:
-        """Return JSON that another process needs to continue after the chunk that is now added to the log.
+        """Return the state to store with the next chunk, so that another process can continue after it.
 
-        It describes only the tokens since the last call, so that process also needs the earlier results.
+        It is JSON, and describes only the tokens since the last call. The other process also needs the states
+        that earlier calls returned.
         """
         notes = list[Note]()
         requests = (request for prompt in self._prompts for request in prompt.requests)

@@ -1,4 +1,4 @@
-"""Make grammars, in llguidance's Lark, of a call's arguments in a model family's syntax."""
+"""Write grammar rules for a call's arguments in a model family's syntax, in llguidance's dialect of Lark."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class ArgumentGrammar(OwnValues):
         )
 
     def _of_alternative(self, alternative: Schema) -> str:
-        """Return an expression for one alternative of a schema: its enum's values, or any of its type."""
+        """Return an expression for one alternative of a schema: a value of its enum, or any value of its type."""
         if "enum" not in alternative:
             return self.python(alternative)
         each = [

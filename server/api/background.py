@@ -61,7 +61,7 @@ class BackgroundReplies:
     def hand_over(self, replies: ReplyStore) -> None:
         """Stop all replies that another process can continue, and leave their logs to other processes.
 
-        Replies that begin later are left too. Connections of this process stop reading these logs, and logs
+        Replies that begin later are left to them too. Connections of this process stop reading these logs, and logs
         that other processes write. replies: The store of the logs.
         """
         self._left_in = replies

@@ -63,7 +63,7 @@ def type_of(given: Any) -> Any:
 
 
 def said_or_refused(part: Any) -> str:
-    """Return a part's tag for pydantic, "refused" or "said". With a tag, errors concern only one form."""
+    """Return the tag by which pydantic chooses a part's class, so that errors only concern this class."""
     return "refused" if type_of(part) == "refusal" else "said"
 
 

@@ -1,4 +1,4 @@
-"""Make grammars, in llguidance's Lark, of replies with tool calls, from a model family's patterns.
+"""Write grammars of replies with tool calls in a model family's syntax, in llguidance's dialect of Lark.
 
 A required call is written exactly as chat templates show calls, so the grammar can force most of its tokens.
 In free text, a call must fit its function's schema from the call's marker on. There the model chooses white
@@ -51,7 +51,7 @@ class CallGrammar(ArgumentGrammar):
         return self._join_rules(self._calls_expression(), self._call_rules(functions))
 
     def one_call(self, name: str, schema: Schema) -> str:
-        """Return a grammar of replies that only call the function `name`; `schema` is of its arguments."""
+        """Return a grammar of replies that only call the function `name` with arguments that fit `schema`."""
         return self.required({name: schema})
 
     def calls_or_answer(self, functions: Mapping[str, Schema], answer: Schema | str) -> str:
@@ -182,9 +182,9 @@ class CallGrammar(ArgumentGrammar):
 
     @property
     def _head_marker(self) -> str:
-        """Return the marker if it is part of each call, "" if it opens a list of calls.
+        """Return the marker if every call begins with it, "" if it only opens the list of calls.
 
-        The rule for text before a call ends with the marker, so the call's rule must not repeat it.
+        The rule for the text before a call already matches the marker, so the call's own rule omits it.
         """
         return self._marker if not self.calls.open else ""
 

@@ -127,7 +127,7 @@ class ReplyChoice:
                     self._note_progress(event.n_cached, event.at)
                 case Progress():
                     self._note_progress(event.n_evaluated, event.at)
-                    begin = event.n_evaluated - len(event.logprobs)  # evaluated again after a preemption
+                    begin = event.n_evaluated - len(event.logprobs)  # after a preemption, tokens are evaluated again
                     self._of_prompt[begin:] = event.logprobs
                 case Committed():
                     self._read_commit(event)

@@ -34,7 +34,7 @@ class InputReader:
         self._unread = self._unread[len(text) :]
         self._ended = self._unread.startswith('"')
         told: str = json.loads(f'"{text}"', strict=False)
-        return told.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a pair: U+FFFD
+        return told.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # U+FFFD for half a pair
 
     def end(self) -> str:
         """Return the rest of the input, once the arguments have ended.

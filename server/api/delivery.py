@@ -100,7 +100,7 @@ class Relay(EventSourceResponse):
     async def _send_with_timeout(self, send: Send, message: Message) -> None:
         """Send without sse_starlette's timeout.
 
-        The timeout would take a ninth of the event loop's time per token (RESULTS T).
+        The timeout would take a ninth of the event loop's time per token (benchmarks/RESULTS.md, section T).
         """
         await send(message)
 

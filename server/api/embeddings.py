@@ -29,8 +29,8 @@ class EmbeddingRequest(Body):
 
     input: Annotated[str | list[Any], WithJsonSchema(inputs_schema(MAX_INPUTS))] | None = None
     """A text, token ids, both mixed in one list, or a list of at most 2048 such inputs, as in the prompt of
-    a CompletionRequest. Instead of a text, an object may have the text as its prompt_string, or text parts
-    as its content."""
+    a CompletionRequest. A text may also be given as the prompt_string of an object, or as text parts in its
+    `content`."""
     content: Annotated[str | list[Any], WithJsonSchema(inputs_schema(MAX_INPUTS))] | None = None
     """llama-server's name of input, for an answer in its form."""
     model: str | None = None
@@ -38,7 +38,7 @@ class EmbeddingRequest(Body):
     encoding_format: Literal["float", "base64"] = "float"
     """base64: encode each vector's little-endian 32-bit floats."""
     dimensions: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
-    """Keep only the first components of each vector, this many, and scale it to length 1 again."""
+    """Number of components to keep of each vector, from the first on. It is scaled to length 1 again."""
 
     unsupported: ClassVar[Neutral] = {"embd_normalize": (2,)}
 

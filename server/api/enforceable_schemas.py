@@ -47,7 +47,7 @@ class EnforceableSchemas:
         self._lock = threading.Lock()
 
     def keep_rules(self, key: bytes, rules: str) -> None:
-        """Remember, under a digest of the tools, rules that compile. "": no grammar is possible."""
+        """Remember rules that compile, by a digest of the tools; "" means that no grammar is possible."""
         with self._lock:
             _keep_bounded(self.rules, key, rules, MOST_RULES)
 

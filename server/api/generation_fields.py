@@ -138,7 +138,7 @@ class SharedFields(SamplingFields):
     t_max_predict_ms: int = 0
     """Maximum milliseconds from a reply's first token to its end; 0 or less: no limit.
 
-    Concerns replies of several lines, which then end with finish_reason length.
+    Only ends a reply that contains a line break. finish_reason is then length.
     """
     n_indent: Count = 0
     """Minimum leading spaces or tabs of each line but the first. A line with fewer ends the reply before it.

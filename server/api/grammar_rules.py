@@ -1,4 +1,4 @@
-"""Build rules of grammars, in llguidance's Lark, and expressions for fixed text."""
+"""Write grammar rules and expressions for fixed text, in llguidance's dialect of Lark."""
 
 from __future__ import annotations
 
@@ -165,7 +165,8 @@ class GrammarRules:
         half = (most - len(marker) - _LONGEST_BLANK) // 2
         if not behind or half < 1:
             return self._text_rule(marker, most)
-        more = self._more_after_marker(marker, behind, half)  # halves: a grammar cannot limit the sum
+        # each part gets half of the limit, because a grammar cannot limit their sum
+        more = self._more_after_marker(marker, behind, half)
         return (
             f"({self._text_rule(marker, half)} (BLANK? {more})? | {self._text_rule(marker, most, half + 1)})"
         )
@@ -220,7 +221,7 @@ class GrammarRules:
             needed: Keys of the required members.
             between: Text between two members.
         """
-        first = after = ""  # expressions for the members so far: without and with members before them
+        first = after = ""  # expressions for the members done so far: if they come first, or after others
         for key, rule in reversed(list(rules.items())):
             here, further = f"{rule} {after}", f"{self.written(between)} {rule}"
             if key in needed:

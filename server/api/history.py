@@ -162,7 +162,7 @@ class History:
             if tokens:
                 pictures = self._services.spans(
                     tokens
-                )  # pictures of the ended request, which keeps them known
+                )  # the ended request keeps its pictures known
                 request = GenerationRequest(
                     tokens, salt=ended.salt, precompute=True, patient=True, pictures=pictures
                 )

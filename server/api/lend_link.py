@@ -1,4 +1,4 @@
-"""Make the link by which another device opens /lend, the page that drafts in a browser, and its QR code."""
+"""Make a link, and its QR code, by which another device opens /lend, the page that drafts in a browser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lend_link(origin: str, address: str, key: str = "") -> str:
         key: An API key for the link, or empty. It follows a #, so browsers do not send it to any server.
 
     Raises:
-        FieldError: `origin` is not a URL without a path.
+        FieldError: `origin` is not a URL, or has a path.
         NotSupportedError: No other machine reaches the server.
     """
     if not ORIGIN.fullmatch(origin):
@@ -63,7 +63,7 @@ def lines_of(link: str) -> str:
 
 
 def _code_of(link: str) -> QRCode:
-    import segno  # takes 0.1 s, and most starts need no code
+    import segno  # takes 0.1 s, and most starts show no QR code
 
     return segno.make_qr(link, error="l")
 

@@ -26,7 +26,7 @@ async def model(request: Request, services: Services) -> Response:
     lending = _lending_of(services)
     headers = {
         "etag": f'"{await lending.digest()}"',
-        "cache-control": "no-store",  # the page keeps it
+        "cache-control": "no-store",  # the page stores the file itself
         "x-file-name": quote(lending.model.name),
     }
     return FileResponse(lending.model, headers=headers, media_type="application/octet-stream")
@@ -77,7 +77,7 @@ async def _lend(websocket: WebSocket, lending: Lending) -> None:
     finally:
         await asyncio.shield(end(process))
     if code:
-        with suppress(WebSocketDisconnect):  # it has left meanwhile
+        with suppress(WebSocketDisconnect):  # the browser has left meanwhile
             await websocket.close(code, reason)
 
 

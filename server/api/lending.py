@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-# Maximum browsers that draft at once, each with a process beside the lead. Half: a phone and a tablet; twice:
-# twice the memory
+# Maximum browsers that draft at once, each with a process beside the lead. Half: room for
+# a phone and a tablet only; twice: twice the memory
 MAX_LENDING = 4
-# Messages of a browser in a second: ten times what the small draft model makes here. Half: a machine that is
-# five times as fast comes near; twice: a flood takes more of a core
+# Maximum messages of a browser in a second: ten times what the small draft model makes here. Half: a machine
+# five times as fast would come near; twice: a flood of messages takes more of a core
 MAX_PER_SECOND = 1000
 GOODBYE_S = 3.0  # seconds for a drafter to say goodbye to the lead and end. Twice: a longer shutdown
 NAME = re.compile(r"[^\w.-]+")  # characters that a drafter's name cannot have

@@ -23,8 +23,8 @@ async def metrics(request: Request, services: Services) -> Response:
     chosen: tuple[Callable[..., bytes], str] = choose_encoder(request.headers.get("accept", ""))
     encode, content_type = chosen
     began = {"Process-Start-Time-Unix": str(services.model.created)}
-    # No name needs escaping: colons are valid. The library escapes them in samples of OpenMetrics. Under dots
-    # `_` would be `__`.
+    # Escaping is switched off: no name needs it, since colons are valid. The library would escape colons in
+    # samples of OpenMetrics and, if the client asks for escaping=dots, write `_` as `__`.
     body = encode(_AllMetrics(services), escaping=ALLOWUTF8)
     media_type = content_type.replace(f"escaping={DOTS}", f"escaping={UNDERSCORES}")
     return Response(body, headers=began, media_type=media_type)

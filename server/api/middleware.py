@@ -38,7 +38,7 @@ class Edge:
     max_body: int = MAX_BODY  # bytes
     body_s: float = BODY_S  # seconds for a body to arrive
     log: RequestLog = field(default_factory=RequestLog)
-    local: bool = False  # no keys: answer only requests to names of this machine
+    local: bool = False  # without keys: answer only requests whose Host names this machine
 
 
 class Cors(CORSMiddleware):
@@ -107,7 +107,7 @@ class _Body:
         self._receive = receive
         self._edge = edge
         self._encoding = Headers(scope=scope).get("content-encoding", "").strip().lower()
-        announced = Headers(scope=scope).get("content-length", "0")[:18]  # no integer of any length
+        announced = Headers(scope=scope).get("content-length", "0")[:18]  # int() of many digits is slow
         self._n_announced = int(announced) if announced.isascii() and announced.isdigit() else 0
         self._n_received = 0
         self._complete = False
@@ -167,7 +167,7 @@ class AccessGate:
                 caller = self._admit_caller(Headers(scope=scope))
             except InvalidRequestError as error:
                 if scope["type"] == "websocket":
-                    await send({"type": "websocket.close"})  # before it is accepted: a 403
+                    await send({"type": "websocket.close"})  # closing before accepting gives a 403
                     return
                 await problem.respond(error, scope["path"])(scope, receive, send)
                 return

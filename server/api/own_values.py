@@ -1,4 +1,4 @@
-"""Make grammars, in llguidance's Lark, of values written as Python literals or in Gemma's syntax."""
+"""Write grammar rules for values in Python's or Gemma's syntax, in llguidance's dialect of Lark."""
 
 from __future__ import annotations
 

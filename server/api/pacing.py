@@ -1,9 +1,9 @@
 """Decide when the tokens of a stream are sent, so that it flows as evenly as without drafts. Pure.
 
 A step with accepted guesses commits several tokens at once and takes longer than a step without guesses, so
-the stream would alternate between bursts and pauses. If a step took longer than a frame, its tokens are sent
-one by one: at intervals of at most the time of an undrafted step, and all within HELD times the step's own
-time. A frame is the time for which the server gathers tokens before it sends them. The end of a reply is sent
+the stream would alternate between bursts and pauses. A frame is the time for which the server gathers tokens
+before it sends them. If a step took longer than a frame, its tokens are sent one by one: at intervals of at
+most the time of an undrafted step, and all within HELD times the step's own time. The end of a reply is sent
 at once.
 """
 
@@ -38,7 +38,7 @@ class Pace:
     __slots__ = ("_at", "_every_s", "_frame_s", "_next_frame", "_sent_at", "_step_s", "n_waiting")
 
     def __init__(self, frame_s: float = FRAME_S) -> None:
-        """Begin a stream with portions at least frame_s seconds apart. Shorter steps are sent at once."""
+        """Begin a stream with portions at least frame_s seconds apart. Tokens of shorter steps need not wait."""
         self._frame_s = frame_s
         self.n_waiting = 0  # number of tokens that are not sent yet
         self._at = 0.0  # time of the latest step

@@ -68,7 +68,7 @@ class PartialAnswer:
                 )
                 for request, seed, choice in zip(prompt.requests, told["seeds"], choices, strict=False)
             ]
-            # this process renders the words of pictures itself
+            # the words that stand for pictures differ between processes, so told["text"] cannot be used
             text, whole = (prompt.text, False) if prompt.pictures else (told["text"], prompt.whole)
             again.append(replace(prompt, text=text, tokens=tokens, requests=requests, whole=whole))
         return again

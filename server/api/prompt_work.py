@@ -30,7 +30,7 @@ LONG_S = 600.0
 PROMPT_CLOSE_S = 5.0
 """Seconds for running work to end when the server shuts down."""
 
-_own = local()  # per thread; done: the future of the work that the thread runs
+_own = local()  # attributes per thread: `done`, the future of the work that the thread runs
 
 
 class PromptWork:

@@ -137,7 +137,7 @@ async def streams_of(services: Services, salt: str, conversation: str) -> Sequen
 
 
 async def _keep_variant(services: Services, owner: Owner, conversation: str) -> None:
-    """Remember a conversation's name with a model, so that a lookup without the model finds its stream."""
+    """Store a name that ends with a model's name, so that the name without it finds the stream as well."""
     plain, separator, _ = conversation.partition(SEPARATOR)
     if not separator:
         return

@@ -105,7 +105,7 @@ class GateHealth:
     # milliseconds of a decode, by its number of rows
     step_ms: Mapping[str, float] = field(default_factory=dict[str, float])
     width: int = 0  # rows that the latest step was padded to; 0: none
-    # milliseconds of a decode that follows decodes with equal rows, by number of rows
+    # milliseconds of a decode whose previous decodes had the same number of rows, by that number
     steady_ms: Mapping[str, float] = field(default_factory=dict[str, float])
 
 

@@ -24,10 +24,10 @@ class SourcedText:
         self._text += text
 
     def take_sources(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:
-        """Return text and source of those tokens at `spans` that are content, as `reader` found.
+        """Return the text and the source of each token at `spans` that `reader` has found to be content.
 
-        Pass each token of a reply once, in order; then the joined texts are the content. A character that two
-        tokens share belongs to the first token.
+        Each token of a reply must be passed once, in order. So the joined texts are the reply's content. A
+        character that two tokens share belongs to the first token.
         """
         found: list[dict[str, str | None]] = []
         for span in spans:

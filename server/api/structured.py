@@ -138,7 +138,7 @@ def wanted_forms(body: StructuredFields) -> list[WantedForm]:
 
 
 def _of_vllm(prefix: str, given: dict[str, Any]) -> list[WantedForm]:
-    """Return the forms that vLLM's fields demand, given by name without `prefix`; None: absent."""
+    """Return the forms that vLLM's fields demand. `given`: their values, by name without `prefix`."""
     found: list[WantedForm] = []
     for name, value in given.items():
         place = prefix + name

@@ -37,7 +37,8 @@ class FunctionDefinition(Body):
     parameters: Annotated[EchoedSchema | None, BeforeValidator(_no_list)] = None
     """JSON schema of an object, nested at most 120 levels deep.
 
-    No arguments are allowed if it is absent, or has neither properties nor keywords that allow others.
+    Without it, the function takes no arguments. The same holds if it has no properties, and no keyword that
+    allows members.
     """
     strict: bool | None = None
     """true: refuse a schema with parts that no grammar can enforce, even with tool_choice auto."""
@@ -140,7 +141,7 @@ class CustomTool(ShownTool):
 
 
 def kind_of_tool(given: Any) -> str:
-    """Return a tool's tag for pydantic. With a tag, validation errors concern only one form of tool."""
+    """Return the tag by which pydantic chooses a tool's class, so that errors only concern this class."""
     return "a custom tool" if type_of(given) == "custom" else "a function"
 
 
@@ -196,7 +197,7 @@ class ToolFields(Body):
     tool_choice: ToolChoice | None = None
     """none: no calls. The tools are then not shown to models whose calls have no marker.
 
-    auto (the default): calls fit the functions from their marker on, if the model's family has markers.
+    auto (the default): from its marker on, a call must fit its function, if the model's family has markers.
     Keywords of a schema that no grammar can enforce are left out; in a strict schema such a keyword is
     refused with a 400 that names its field. required, a function, or allowed tools of mode required: the
     reply consists of calls, except for thoughts.

@@ -39,7 +39,7 @@ class Entry:
     leaving: bool = False  # it stays in memory only until it is written
     loading: bool = False  # it is being read
     arrived: bool = False  # it was read for a session that has not taken it yet
-    n_loaded: int = 0  # leading tokens that the KV cache has also held since the entry's last use
+    n_loaded: int = 0  # leading tokens that were also in the KV cache after the last use
     last_used: int = 0  # value of Catalogue.n_uses at the last use
     # keys of shorter snapshots whose files are removed once this one is written
     replaces: tuple[str, ...] = ()

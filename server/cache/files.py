@@ -98,7 +98,7 @@ class DiskTier:
         self.trim()
 
     def scan(self, believed: Iterable[str]) -> Scan:
-        """Return the heads of new files, and those of the names `believed` whose files are gone.
+        """Return the heads of new files, and the names in `believed` whose files are gone.
 
         Both are empty if the directory is unchanged, or was scanned less than RESCAN_NS nanoseconds ago.
         """

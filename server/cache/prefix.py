@@ -30,9 +30,9 @@ BusyTokens: TypeAlias = tuple[list[int], int]
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """The content of a KV sequence: of one that the caller should empty, or of an idle one.
+    """The content of a KV sequence that is idle, or that the caller should empty.
 
-    To keep the conversation of a sequence, save it before emptying the sequence.
+    To keep the conversation, save it before emptying the sequence.
     """
 
     seq: int
@@ -63,7 +63,7 @@ class _Resident:
     salt: str = ""
     busy: bool = False
     n_prompt: int = 0  # tokens of the last session's prompt; 0 if not known
-    last_used: int = 0  # number of uses of all conversations at its last use
+    last_used: int = 0  # value of PrefixCache._uses at the last use
 
 
 class PrefixCache:
@@ -241,7 +241,8 @@ class PrefixCache:
         """Return True if a prompt that shares `length` tokens with `source` continues its idle conversation.
 
         The prompt must share at least half of the conversation's tokens. It must also share the prompt of the
-        latest reply, except its last TEMPLATE tokens: two conversations may begin with one long text.
+        conversation's latest reply, except for the last TEMPLATE tokens. Otherwise two conversations that
+        only begin with the same long text would count as one.
         """
         resident = self._residents[source]
         if resident.busy or length * 2 < len(resident.tokens):
@@ -249,7 +250,7 @@ class PrefixCache:
         return length + TEMPLATE >= resident.n_prompt
 
     def _claim_loss(self, seq: int, n_kept: int = 0) -> tuple[bool, float, int, int]:
-        """Return a sort key for the loss if an idle sequence is claimed and n_kept of its tokens stay."""
+        """Return a sort key: the loss if this idle sequence is claimed, and n_kept of its tokens stay."""
         resident = self._residents[seq]
         if not resident.tokens:
             return False, 0.0, 0, resident.last_used

@@ -128,7 +128,7 @@ class RadixIndex(Generic[K]):
         return (node.depth, self._keys[max(node.here.values())]) if node.depth else (0, None)
 
     def shared(self, key: K) -> int:
-        """Return the length of the longest prefix that a key's sequence shares with another of its salt.
+        """Return the most leading tokens that a key's sequence shares with another sequence of its salt.
 
         Raises KeyError if the key is not there.
         """

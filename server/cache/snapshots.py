@@ -60,7 +60,7 @@ class Snapshots:
         self._take_in_changes()
 
     def keeps(self, n_tokens: int, n_bytes: float, idle: int = 0) -> bool:
-        """Return True if a state put now would be kept during `idle` uses of others; with a disk always."""
+        """Return True if put() would keep a state for `idle` uses of others; always True with a disk."""
         if self._disk or not self.memory_bytes:
             return self._disk is not None
         return self._catalogue.keeps(n_tokens, n_bytes, self.memory_bytes, idle)
@@ -80,7 +80,7 @@ class Snapshots:
                 self._take_in_changes()
 
     def hear(self, salt: str, heard: Hear) -> None:
-        """Make `heard` get the tokens of each snapshot with this salt that another lead saves."""
+        """Call `heard` later with the tokens of each snapshot with this salt that another lead saves."""
         self._hearing[self._salt_digest(salt)] = heard
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
@@ -158,7 +158,7 @@ class Snapshots:
         """Begin to read one of the latest snapshots before it is needed; return False if none is left.
 
         The first call selects the `most` latest snapshots. Each read waits for on_ready() of the one before.
-        Reads take at most half of the free memory (room_bytes now), evict nothing and do not count as uses.
+        Reads take half of the free memory at most (room_bytes are left), evict nothing, and are not uses.
         """
         self._run_reports()
         if self._carriers is None:
@@ -202,7 +202,7 @@ class Snapshots:
             self._carriers.close()
 
     def counters(self) -> TierCounts:
-        """Return statistics, which the engine's calls of other methods update. Safe from any thread."""
+        """Return statistics, updated by the engine's calls of other methods. Safe from any thread."""
         entries = list(self._catalogue.entries.values())
         return replace(
             self._counts,

@@ -1,4 +1,4 @@
-"""Measure the inputs of a forecast: steps of both models, apart and together, and a text with its guesses."""
+"""Measure what a forecast needs: step times of target and draft model, and acceptance of the guesses."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from server.sampling.draft_token import DraftGuess
 # Cells reserved for each branch; few have more guesses: assumed. Half: a full cache fails sooner
 BRANCH_LENGTH = 8
 BRANCH_MARGIN = (
-    32  # cells left free beside a branch, for paths to grow: assumed. Twice: fewer when it is full
+    32  # cells left free beside a branch, for paths to grow: assumed. Twice: fewer branches in a full cache
 )
 
 _TOKENS = attrgetter("tokens")
@@ -121,7 +121,7 @@ class DraftCache:
     # -- branches ----------------------------------------
 
     def begin(self, session: DraftSession, fork: int, second: DraftGuess, gain: float) -> Branch | None:
-        """Begin a branch in a free sequence, or in that of a less likely branch, which keeps its guesses.
+        """Begin a branch in a free sequence, else in that of a less likely branch, which keeps its guesses.
 
         Args:
             session: The session.

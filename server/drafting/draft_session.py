@@ -14,7 +14,7 @@ from server.speculation.wire.messages import Commit, Draft, Open, Rows, chain_ne
 
 GREEDY = SamplingParams(temperature=0.0)
 MAX_UNREAD_ROWS = 64  # messages: a head reads them at each turn. Bounds memory
-COLDEST = 1e-6  # temperature: below it scores overflow. Leads send none below but 0: off by two is safe
+COLDEST = 1e-6  # minimum temperature but 0: scores overflow below. No lead sends less: off by two is safe
 
 
 class DraftSession:
@@ -22,8 +22,8 @@ class DraftSession:
 
     The KV sequence `seq` contains the first n_kv tokens. Evaluating the other tokens gives the next guess.
     Branches are alternatives to the path, for the case that the lead rejects it. A branch that the lead
-    commits becomes the path. Until DraftCache has exchanged the sequences of the two, the branch is also
-    `taken`, and n_kv already counts the tokens in the branch's sequence.
+    commits becomes the path. It is also `taken` until DraftCache has exchanged the sequences of session and
+    branch; meanwhile n_kv counts the tokens in the branch's sequence.
     """
 
     def __init__(self, opened: Open) -> None:
@@ -35,17 +35,14 @@ class DraftSession:
         self.seq = NO_SEQ
         self.n_kv = 0
         self.lost = False  # the committed tokens are unknown: no drafting until the next Open
-        self.has_new_tokens = True  # the lead has sent something that DraftCache's owner has not learned from
+        self.has_new_tokens = True  # DraftCache's owner has not handled the lead's latest message yet
         self.taken: Branch | None = None
-        # read and emptied by the KV cache's owner: guesses, each with the token committed at its position;
-        # and the number of wrong guesses for which no branch had the right token
+        # guesses, each with the token committed at its position; DraftCache's owner reads and empties it
         self.evidence: list[tuple[DraftGuess, int]] = []
-        self.n_mistakes = 0
+        self.n_mistakes = 0  # wrong guesses without a branch that had the right token; reset by the owner
         self.rows = deque[Rows](maxlen=MAX_UNREAD_ROWS)  # read and emptied by a head
-        self.learned_at: tuple[int, float] = (
-            0,
-            0.0,
-        )  # when the keeper last emptied them: tokens committed, time
+        # number of committed tokens, and time in seconds, when n_mistakes was last reset
+        self.learned_at: tuple[int, float] = 0, 0.0
         # for the worker
         self.heard_at = 0.0  # time of the lead's last message about this session
         self.n_failures = 0  # consecutive failed decodes
@@ -172,7 +169,7 @@ class DraftSession:
     # -- branches
 
     def alternatives(self) -> Iterator[tuple[float, int, DraftGuess]]:
-        """Yield second and third guesses without a branch: (probability with the path, position, guess)."""
+        """Yield (path probability, position, guess) for each second or third guess that has no branch yet."""
         begun = {(branch.fork, branch.guesses[0].token) for branch in self.branches}
         for i, guess in enumerate(self.path.guesses):
             if guess.second is None:

@@ -25,10 +25,10 @@ class Cells(Protocol):
 
 
 class DraftSlots:
-    """Slots of a draft model, each with one KV sequence: at first the one with the slot's number.
+    """Slots of a draft model, each with one KV sequence.
 
-    exchange() swaps the sequences of two slots. The last slots are for branches, the others for
-    conversations. A PrefixCache knows the conversations of idle slots.
+    At first, a slot has the sequence with its own number; exchange() swaps the sequences of two slots. The
+    last slots are for branches, the others for conversations. A PrefixCache knows those of idle slots.
     """
 
     def __init__(self, backend: Cells, n_branches: int = 0) -> None:

@@ -16,13 +16,13 @@ class DraftStep:
         """Begin without rows. `begun`: when the previous logits arrived, in seconds of a drafter's clock."""
         self.begun = begun
         self.batch = Batch()
-        # owners of the rows of logits, each of which gives the next guess of a session's branch, or of its
-        # path (None); paths first
+        # for each row of logits: the session, and the branch whose next guess the row gives (None: the guess
+        # is for the session's path); paths first
         self.grown: list[tuple[DraftSession, Branch | None]] = []
         self.slots: set[int] = set()  # slots with rows
-        self.behind: set[int] = set()  # slots with more tokens to evaluate than the last guess
+        self.behind: set[int] = set()  # slots that catch up: they have more than one token to evaluate
         self.n_paths = 0  # number of paths in `grown`
-        self.is_timed = True  # no other decode was planned in its time
+        self.is_timed = True  # its time is typical; False: started early, but a new plan would differ
         # waits for the logits of a decode that was started before messages were handled, and returns them
         self.logits: Callable[[], Logits] | None = None
 

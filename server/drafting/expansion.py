@@ -1,7 +1,7 @@
 """Choose a drafter's next guesses, to gain the most tokens per second of its time. Pure.
 
-The worth of a guess is the probability that the lead reaches the guess's position. This is at the end of the
-path or of a branch, or where a new branch begins with the second or third guess for a position.
+The worth of a guess is the probability that the lead reaches the guess's position. A guess may follow the end
+of the path, the end of a branch, or the second or third guess for a position, with which a new branch begins.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class NextToken:
     """A guess of the token that the lead chooses at `position`, from a draft model's logits, (vocab size,).
 
     The guess is the draw with the shared noise or, if `likeliest`, the likeliest token. Its `token` is known
-    at once, so that the model can continue. guess() computes the confidence and alternatives, as long as the
-    row of logits is unchanged.
+    at once, so that the model can continue. guess() computes the confidence and alternatives later; until
+    then, the row of logits must not change.
     """
 
     __slots__ = ("_drawn", "_likeliest", "_peaks", "_position", "_sampling", "_top", "token")

@@ -210,9 +210,9 @@ class ModelDrafter:
                 self._add_branch(step, leaf)
 
     def _add_path(self, step: DraftStep, session: DraftSession) -> bool:
-        """Add rows for the session's first pending tokens, up to the batch's room; return False without room."""
+        """Add rows for the session's first pending tokens, as many as fit; return False if none does."""
         pending = session.pending
-        is_shared = step.grown or len(self._cache.held) > 1  # a lead may say something of another one soon
+        is_shared = step.grown or len(self._cache.held) > 1  # another session may get work soon
         most = min(SHARED_ROWS, self._backend.n_batch) if is_shared else self._backend.n_batch
         n = min(len(pending), most - len(step.batch))
         if n < 1:

@@ -19,9 +19,9 @@ WORTH_SHARING = 32
 
 
 def end_precomputing(state: EngineState) -> None:
-    """End sessions that only precompute a prompt once they are done, or once any request wants a reply.
+    """End sessions that only precompute a prompt, once it is evaluated or any request wants a reply.
 
-    A request for a reply does not end a precomputing session that still waits if that is `patient`.
+    A request for a reply does not end a `patient` session that still waits.
     """
     sessions = state.sessions
     precomputing = [session for session in sessions if session.request.precompute]

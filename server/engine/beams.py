@@ -55,10 +55,10 @@ class Continuation:
 def allowed_logprobs(
     row: Row, sampling: SamplingParams, n_generated: int, constraint: Constraint | None
 ) -> Scores:
-    """Return logprobs, (vocab size,), from the logits `row`: minus infinity for tokens that may not follow.
+    """Return logprobs, (vocab size,), from the logits `row`. Those of forbidden tokens are minus infinity.
 
-    logit_bias changes the distribution. The constraint, and min_tokens if n_generated is smaller, forbid
-    tokens, and leave the logprobs of other tokens as they are. If logit_bias and min_tokens exclude
+    logit_bias changes the distribution. The constraint forbids tokens, as does min_tokens while n_generated
+    is smaller. Both leave the logprobs of other tokens unchanged. If logit_bias and min_tokens exclude
     everything that the constraint allows, only the constraint applies.
     """
     edited = row.astype(np.float64)
@@ -150,10 +150,10 @@ class BeamSearch:
         return Beam((*parent.tokens, token), one.score, logprobs)
 
     def _with_constraints(self, chosen: Sequence[Continuation], grown: Sequence[Beam]) -> list[Beam]:
-        """Return the beams `grown` by `chosen`, each with a constraint that has accepted its tokens.
+        """Return the beams in `grown`, each with a constraint that has accepted its tokens.
 
-        Constraints cannot be copied: the last child of a beam inherits its constraint, the others get new
-        ones.
+        chosen[i] is the continuation that led to grown[i]. Constraints cannot be copied: the last child of a
+        beam inherits its constraint, the others get new ones.
         """
         heirs = {one.parent: i for i, one in enumerate(chosen)}
         beams: list[Beam] = []

@@ -44,7 +44,7 @@ class Checkpoints:
         self._take_state_of(seq, self._spare_sequence(seq, STEP), length)
 
     def turn_checkpoint_at(self, seq: int, n_cached: int, n_prompt: int) -> int:
-        """Return after how many prompt tokens to save the turn checkpoint; 0: do not save one.
+        """Return the number of prompt tokens after which to save the turn checkpoint; 0: save none.
 
         Args:
             seq: The sequence.

@@ -56,8 +56,8 @@ def preempt(state: EngineState, session: Session) -> None:
 def _release_sequences(state: EngineState, session: Session, length: int) -> None:
     """Release all sequences of the session, if it has any; its first `length` tokens stay cached.
 
-    If more tokens are evaluated and the backend cannot trim sequences, only the tokens that the turn
-    checkpoint covers stay cached, or none if these are more than `length`.
+    If the sequence is longer and the backend cannot trim it, only the tokens of its turn checkpoint stay
+    cached; none if these are more than `length`.
     """
     if session.seq == NO_SEQ:
         return
@@ -72,7 +72,7 @@ def _release_sequences(state: EngineState, session: Session, length: int) -> Non
 
 
 def _cut_sequence(state: EngineState, seq: int, tokens: list[int]) -> None:
-    """Trim a sequence to `tokens`, its first ones, and count it as idle; as free if trimming raises."""
+    """Trim a sequence to its first tokens, `tokens`, and count it as idle; if that raises, as free."""
     held = list[int]()
     try:
         state.sequences.trim(seq, len(tokens))

@@ -75,7 +75,7 @@ class Engine:
         self._state.waiting.append(session)
 
     def _has_ended(self, session: Session) -> bool:
-        """Return True, and report the end, if request.begun is the whole reply; else set the stride."""
+        """Report the end and return True if request.begun is the whole reply; else set session.stride."""
         state, stopped = self._state, session.request.begun[-1] in session.request.stop_tokens
         if reason := "stop" if stopped else session.end_reason():
             now = state.clock()

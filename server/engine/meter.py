@@ -85,7 +85,7 @@ class Meter:
 
 
 def _rounded_middle(n: int) -> int:
-    """Return the middle between the powers of two at or below n and above n; at least 96."""
+    """Return 1.5 times the largest power of two that is at most n; at least 48."""
     return 3 * max(64, 1 << n.bit_length()) // 4
 
 

@@ -52,12 +52,12 @@ class MoveCosts:
         self._step.observe(n_cells, seconds)
 
     def moved(self, n_bytes: int, n_tokens: int, seconds: float) -> None:
-        """Learn the seconds per byte of a move into or out of the KV cache: n_bytes held n_tokens tokens."""
+        """Learn the seconds per byte from a move of n_tokens tokens, in n_bytes, to or from the KV cache."""
         self.cell_bytes = n_bytes / n_tokens
         self.byte_s.observe(min(seconds / n_bytes, MAX_BYTE_RATIO * self.byte_s.value))
 
     def loading_pays(self, found: Found, n_resident: int) -> bool:
-        """Return True if loading a snapshot is faster than evaluating the prompt.
+        """Return True if loading a snapshot is faster than evaluating the prompt tokens that it adds.
 
         Args:
             found: The snapshot.
@@ -81,8 +81,8 @@ class MoveCosts:
     def leaving_pays(self, n_tokens: int, n_moves: int) -> bool:
         """Return True if an idle conversation should leave the KV cache for a prompt of n_tokens.
 
-        Compares two times per cell of the conversation: the seconds that the cell adds to the prompt's steps
-        and those of its reply, and the seconds to move the cell n_moves times or to evaluate it again.
+        Compares two times for a cell of the conversation: the seconds that it adds to the steps of the prompt
+        and its reply; and the seconds to move it n_moves times, or to evaluate it again if that is less.
 
         Args:
             n_tokens: Tokens of the prompt.

@@ -21,7 +21,7 @@ class Speculation:
     p_min: float = 0.0  # minimum probability of a guess's path
     # "width-stable": all steps have equal numbers of rows, so no bit depends on drafts
     exactness: Exactness | None = None
-    # use only guesses of these drafters: their ids, or their names without the part after the host
+    # use only guesses of these drafters, given by id (HOST-PID-RANDOM) or by HOST
     drafters: frozenset[str] | None = None
     prediction: tuple[int, ...] = ()  # the reply that the client expects
     salt: str = ""  # lookups use texts of this salt only
@@ -33,7 +33,7 @@ class PictureSpan(NamedTuple):
     start: int
     end: int
     whole: tuple[tuple[int, int], ...]  # (start, end) of positions that one decode must evaluate together
-    picture: object  # keeps the rows of its ids
+    picture: object  # keeps the picture known while the span exists
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,9 +120,9 @@ def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_reported: int) -> l
 def _draft_max(session: Session, limits: Limits) -> int:
     """Return the maximum guesses for the session.
 
-    No guess is made for a position after the last token that may be committed. Where a wrong guess makes all
-    rows be evaluated again (limits.again), there are no guesses in two cases: these rows are many, or the
-    evaluated tokens end within a picture, where no state is saved.
+    No guess is made for a position after the last token that may be committed. If a wrong guess means that
+    all rows are evaluated again (limits.again), there are no guesses in two cases: many tokens are pending,
+    or the evaluated tokens end within a picture, where no state can be saved.
     """
     asked, most = session.request.speculation, limits.draft_max
     if asked.n_max is not None:

@@ -47,7 +47,7 @@ class Searches:
             raise FieldError("n_beams", "context_shift does not work with beams: leave one of them out")
 
     def n_conversations(self, request: GenerationRequest) -> int:
-        """Return how many conversations' sequences the beams need: 1 if the shadows of one suffice."""
+        """Return the number of conversations whose sequences the beams need, the session's own included."""
         return -(-request.n_beams // self._sequences.most_leaves)
 
     def begin(self, session: Session, further: list[int]) -> None:

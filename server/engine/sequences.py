@@ -2,8 +2,9 @@
 
 A session has one sequence, for its tokens and one leaf of its tree of guesses. Each further leaf needs a
 sequence of its own, called a shadow. A shadow shares the cells of the session's sequence, so it needs cells
-only for guesses. Before a step, only the positions that it lacks are copied. Conversations that begin with
-equal tokens share cells too. If sequences cannot be trimmed, there are checkpoints instead of shadows.
+only for guesses. Before a step, only the positions that a shadow lacks are copied to it. Conversations that
+begin with equal tokens share cells too. If sequences cannot be trimmed, there are checkpoints instead of
+shadows.
 """
 
 from __future__ import annotations

@@ -315,7 +315,7 @@ class EngineThread:
             logger.exception("a command of the engine failed")
 
     def _before_decode(self) -> None:
-        """Hand over the outbox before a decode of many sessions; on a CPU _work_loop() has done it."""
+        """Hand over the outbox before a decode of many sessions; _work_loop() has done so on a CPU."""
         if self._overlaps:
             self.hand_over()
 
@@ -324,7 +324,7 @@ class EngineThread:
         self.hand_over()
 
     def hand_over(self, *, guessing: bool = False) -> None:
-        """Hand the waiting events to the event loop if one is urgent, or gather_s after the last hand-over.
+        """Hand all waiting events to the event loop, if one is urgent or the last hand-over is gather_s ago.
 
         Args:
             guessing: True if a draft model runs next, which the event loop would slow down. If a GPU decodes,

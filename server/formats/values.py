@@ -137,7 +137,7 @@ class LooseText:
         return value
 
     def members(self, sign: str, close: str = "") -> dict[str, Any]:
-        """Read members, each a key, `sign` and a value, up to the bracket `close` ("": the text's end)."""
+        """Read members up to the bracket `close` ("": the text's end); `sign` separates key and value."""
         return self._read_members(sign, close, 0)
 
     def _read_members(self, sign: str, close: str, depth: int) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def _significant_digits(number: Any) -> int:
 def _leaky_bound(schema: Schema) -> str | None:
     """Return the keyword of an exclusive bound that llguidance would treat as inclusive, None without one.
 
-    That happens if the bound is an integer, and the opposite bound is less than 1 farther from 0. For
+    That happens if the bound is an integer, and the other bound is farther from 0, but by less than 1. For
     example, llguidance would allow 0 for 0 < x < 0.5.
     """
     pairs = [

@@ -47,7 +47,7 @@ class AttentionChoice:
         self.kinds: Counter[StepKind] = Counter()  # number of this process's steps of each kind
         self._what: tuple[object, ...] = ()
         self._times: AttentionTimes | None = None
-        self._kind: Kind | None = None  # chosen by _times; None before
+        self._kind: Kind | None = None  # the kind chosen by _times; None: not chosen yet
         self._earlier: Kinds = {}  # steps of earlier processes
 
     def __call__(self, model: LoadedModel, options: LlamaOptions) -> Kind:
@@ -116,8 +116,8 @@ def was_disturbed(
 def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: bool) -> tuple[Kind, float]:
     """Return the faster kind of attention, and the fraction of time that it saves.
 
-    The fraction refers to the total time of the given steps and of ASSUMED. If it is less than MIN_GAIN,
-    `now` is returned even if it is slower; the fraction is then negative.
+    The fraction refers to the total time of the given steps and of ASSUMED. If the other kind is faster than
+    `now`, but saves less than MIN_GAIN, `now` is returned; the fraction is then negative.
 
     Args:
         times: Measured times.

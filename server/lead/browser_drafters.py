@@ -1,4 +1,4 @@
-"""Start drafter processes beside the lead whose draft model runs in a browser."""
+"""Start drafter processes beside the lead. The draft model of each runs in a browser."""
 
 from __future__ import annotations
 

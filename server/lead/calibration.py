@@ -175,7 +175,7 @@ class _SmallContext:
 
 
 def first_times(backend: TimedModel, max_rows: int, what: Sequence[object]) -> dict[int, float]:
-    """Return seconds by number of rows to begin with: from an earlier start, else from a few decodes now.
+    """Return the first estimate of seconds by rows: from an earlier start, else from a few decodes now.
 
     Args:
         backend: The model.

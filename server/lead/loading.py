@@ -140,7 +140,7 @@ def drafting_inside(
         settings: The lead's settings.
         draft: The draft model of the settings, or a default.
         target: The target.
-        base: The wrapper that counts the target's positions; None: the target itself.
+        base: The target, wrapped if it reads pictures (GridPositions); None: the target itself.
 
     Raises:
         StartupError: A model that the settings name cannot be loaded, or does not fit.

@@ -67,8 +67,8 @@ def load_pictures(
 ) -> tuple[Pictures, ReadsRows]:
     """Load a projector; return the registry of its pictures, and the model to use in place of the target.
 
-    This model is the target, or GridPositions over the target. From then on, the target's vocabulary converts
-    words that stand for pictures to the pictures' ids.
+    This model is the target, or GridPositions over the target. The target also gets a vocabulary that
+    converts the placeholder of each picture in a prompt to the picture's ids.
 
     Args:
         stack: Closes the projector.

@@ -1,4 +1,4 @@
-"""Run a small model with its own file that guesses from its target's KV cache (Gemma 4's assistant)."""
+"""Run a small model, in its own file, that guesses from its target's KV cache (Gemma 4's assistant)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from server.llama.parts import model_name
 class Assistant(BlockContext):
     """A model that attends to its target's cells and has no cells itself. Implements PredictionBlock.
 
-    It reserves one cell of the target per sequence, because llama.cpp needs a free cell for each row,
-    although it writes nothing there. Close the assistant before the target.
+    It reserves one cell of the target per sequence: llama.cpp requires a free cell for each row, although
+    nothing is written there. Close the assistant before the target.
     """
 
     source = "mtp"

@@ -1,4 +1,4 @@
-"""Interface between engine and model: token ids in, logits out. `llamacpp.py` is real; tests have a fake."""
+"""Interface between engine and model: token ids in, logits out. See `llamacpp.py`; tests have a fake."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Grid:
     n_positions: int  # difference between the positions of the next token and of the first row
 
     def positions_from(self, first: int, positions: Sequence[int]) -> npt.NDArray[np.int32]:
-        """Return positions of rows from `first` on, (4, n); positions[i]: that of the i-th row's picture."""
+        """Return positions, (4, n), of the n rows from `first` on; `positions`: of each row's picture."""
         return self.places[:, first : first + len(positions)] + self.moves * np.asarray(positions, np.int32)
 
 
@@ -89,10 +89,10 @@ class Embeddings:
 
 
 class FillInMiddle(NamedTuple):
-    """Ids of the control tokens before prefix and suffix of a text with a gap.
+    """Ids of the control tokens for a text with a gap.
 
-    `middle` precedes the text that fills the gap. If the model has them, `repository` precedes the name of a
-    repository, and `file` the name of each of its files.
+    `prefix` precedes the text before the gap, `suffix` the text after it, `middle` the text that fills it.
+    If the model has them, `repository` precedes a repository's name, and `file` each of its files' names.
     """
 
     prefix: int
@@ -262,11 +262,11 @@ class RowGiver(Protocol):
     """A model that gives its recent hidden rows; implemented in `with_rows.py`."""
 
     def keep_rows(self, kinds: Collection[tuple[int, ...]]) -> None:
-        """Keep rows, from the next decode on, for these kinds of heads only; a kind: the layers it reads."""
+        """Keep rows from now on, only for these kinds of heads. A kind is the layers that a head reads."""
         ...
 
     def recent_rows(self, kind: tuple[int, ...], seq: int, start: int, end: int) -> tuple[int, SentRows]:
-        """Return (position, rows): the latest kept rows of positions `start` to `end`, from `position` on."""
+        """Return (position of the first row, rows): the latest kept rows of positions `start` to `end`."""
         ...
 
 

@@ -3,7 +3,7 @@
 ggml records a decode when it has the shape of the previous one that used the same graph, and updates that
 graph. For 16-bit matrices, ggml has its own kernels for up to 16 rows (mmf.cu). For more rows it calls
 cuBLAS, which chooses a kernel by the number of rows. Two failures were seen, both only with graphs. With a 7B
-model in F16 on an H100, a decode of 24 rows after one of 17 never ended, though each width alone did.
+model in F16 on an H100, a decode of 24 rows after one of 17 never ended, though either width alone worked.
 With 64 streams on an H200, the GPU reports an illegal instruction within seconds, unless cuBLAS computes in
 32 bits, which takes twice as long. The likely cause: an update keeps launch attributes that cannot be read
 back, such as the preferred cluster size, and reports success. Then a cuBLAS kernel runs with the attributes

@@ -1,4 +1,4 @@
-"""List ggml's devices, those borrowed from other machines (lenders) included, and lend this machine's."""
+"""List ggml's devices, including those of lenders (other machines), and lend this machine's devices."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def use_no_gpu() -> None:
 def own_gpus() -> Any:
     """Return the GPUs for a model loaded without --rpc: a C array that ends with None.
 
-    It contains this machine's GPUs without borrowed devices; after use_no_gpu(), none. Return None in place
-    of an array if the model may use all devices.
+    It contains this machine's GPUs, but no borrowed devices. It is empty after use_no_gpu(). Return None in
+    place of an array if the model may use all devices.
     """
     if _host_only:
         return (ctypes.c_void_p * 1)(None)

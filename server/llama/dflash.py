@@ -68,7 +68,7 @@ class DFlashHead(BlockContext):
         C.llama_set_causal_attn(self.handle, self.model.metadata(f"{DFLASH}.attention.causal") == "true")
 
     def _measure_block(self, most: int) -> None:
-        """Set the sizes of a block, of at most `most` guesses (0: as trained), and of decodes."""
+        """Set the guesses of a block (at most `most`; 0: as trained) and the maximum rows of a decode."""
         assert self._reads is not None
         self.n_embd = self._reads.width
         self.n_batch = min(self.n_batch, int(C.llama_n_ubatch(self.handle)))  # all rows see each other
@@ -118,7 +118,7 @@ class DFlashHead(BlockContext):
         self.model.close()
 
     def _make_cells(self, batch: Batch, hidden: Hidden) -> None:
-        """Make, for each token of the batch, the cell of the position before it, from its hidden row."""
+        """Make the cell of the position before each token of the batch, from that position's hidden row."""
         firsts: dict[int, int] = {}
         for seq, position in zip(batch.seqs, batch.positions, strict=True):
             firsts.setdefault(seq, position)

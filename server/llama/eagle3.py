@@ -41,8 +41,8 @@ class LlamaHead(BlockContext):
         """Load the head.
 
         Args:
-            target: The model whose tokens the head guesses; in another process, a model with the target's
-                embeddings, which are used by a head without embeddings.
+            target: The model whose tokens the head guesses. In another process: a model with the target's
+                embeddings, for a head that has none.
             path: The head's file.
             options: Options of the head's context, in a process without the target. None: the head reads
                 rows of `target`.

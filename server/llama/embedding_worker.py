@@ -32,7 +32,7 @@ class EmbeddingWorker:
 
         Args:
             inputs: Token ids of each input: at least one, at most the embedder's n_ctx.
-            tenant: The tenant for whom the request's place in the queue counts.
+            tenant: The tenant that the request belongs to; tenants take turns.
 
         Raises:
             BusyError: The queue is full.

@@ -1,4 +1,4 @@
-"""Give each shape of decode its own recorded CUDA graph, so that a change of shape records nothing.
+"""Give each shape of decode its own recorded CUDA graph, so that a change of shape discards none.
 
 ggml keeps a recorded graph under the address of the first operation that a GPU computes in a decode
 (ggml_cuda_graph_get_key in its ggml-cuda.cu). llama.cpp makes the operations of each decode at the addresses

@@ -148,7 +148,7 @@ def with_attention(options: LlamaOptions, attention: Literal["on", "off"]) -> Ll
 def default_cells(
     path: Path, n_sessions: int, weights: Weights | None = None, rope: Rope | None = None
 ) -> int:
-    """Return the KV cells for n_sessions conversations of MOST_CTX tokens, or of the context if shorter."""
+    """Return the KV cells for n_sessions conversations: each a whole context, at most MOST_CTX tokens."""
     start_library()  # its log goes to logging from here on
     changed = weights.overrides if weights else ()
     trained = trained_context(path, {override.key: override.value for override in changed})
@@ -197,7 +197,7 @@ class LoadedModel:
             raise
 
     def _count_blocks(self, path: Path) -> int:
-        """Return how many prediction blocks the files contain that llama.cpp can evaluate.
+        """Return the number of the files' prediction blocks that llama.cpp can evaluate.
 
         If the metadata declare blocks that the files lack, llama.cpp ends the process at their first use.
         """

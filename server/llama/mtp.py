@@ -168,9 +168,9 @@ class LlamaBlock(BlockContext):
             self.trim(seq, position)
 
     def _with_earlier(self, batch: Batch, hidden: Hidden, depth: int) -> tuple[Batch, Hidden]:
-        """Return a batch and hidden rows in which the sequence's earlier guesses precede each row.
+        """Return the batch and hidden rows, with the sequence's earlier guesses inserted before each row.
 
-        depth: Number of guesses up to a row, its own token included; with 1 there are no earlier guesses.
+        depth: Number of guesses, including the row's own token; 1: there are no earlier guesses.
         """
         whole = Batch()
         rows: list[Hidden] = []

@@ -40,11 +40,11 @@ def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
 def gains(model: LoadedModel, has_head: bool = False) -> bool:
     """Return True if a tail (earlier states of the last rows) is better for the model than checkpoints.
 
-    Checkpoints keep only the state before a step with guesses, and cost nothing. But after a wrong guess rows
-    are evaluated again, in a step without guesses of a prediction block or head. And models with compressed
-    cells cannot have checkpoints, since such cells cannot be copied.
+    Checkpoints cost nothing while guesses are right. After a wrong guess the next step evaluates rows again,
+    and a prediction block or head cannot guess in that step. Models with compressed cells cannot have
+    checkpoints, since such cells cannot be copied.
 
-    has_head: True if a head in a file of its own guesses for the model.
+    has_head: True if a head in its own file guesses for the model.
     """
     stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
     guesses_inside = has_head or model.n_blocks > 0

@@ -149,12 +149,12 @@ class OutputRows:
 
 
 def row_source(target: LlamaBackend, layers: tuple[int, ...]) -> RowSource:
-    """Return a source of these layers' inputs; with OUTPUT, of the target's output. Raises StartupError."""
+    """Return a source of these layers' inputs; OUTPUT: of the last layer's output. Raises StartupError."""
     return OutputRows(target) if OUTPUT in layers else LayerRows(target, layers)
 
 
 def given_layers(target: LlamaBackend) -> tuple[int, ...]:
-    """Return the layers whose inputs the target can give, including OUTPUT if it can give its output."""
+    """Return the layers whose inputs the target can provide; OUTPUT stands for the last layer's output."""
     kind = target.model.metadata("general.architecture")
     layers = range(int(C.llama_model_n_layer(target.model.handle))) if kind in TARGETS else ()
     return (*([OUTPUT] if kind in BLOCK_TARGETS else []), *layers)

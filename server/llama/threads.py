@@ -145,8 +145,8 @@ def used_by_others(cores: Collection[int]) -> float | None:
 def _busy_s(ticks: Sequence[str]) -> float:
     """Return the seconds in which a core was busy.
 
-    Low-priority processes do not count, since they yield to this one, unless it has a low priority itself.
-    Time taken by a hypervisor counts.
+    Low-priority processes yield to this process, so they count only if it has a low priority too. Time taken
+    by a hypervisor counts.
 
     Args:
         ticks: user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5)).

@@ -2,7 +2,8 @@
 
 llama.cpp overwrites a cell that the window of its sequence has passed, and omits it from a saved state. But
 it never overwrites a cell that belongs to two sequences. So each sequence has a pin: a second sequence with
-the same cells. A saved state is llama.cpp's, with only the last window, and a part for each earlier window.
+the same cells. A saved state consists of llama.cpp's state, which covers only the last window, and of one
+part for each earlier window.
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ class Windows:
             self._n_kept[seq] = max(start, n_kept - (end - start))
 
     def save(self, seq: int, length: int, state: bytes) -> bytes:
-        """Return a sequence's whole state: llama.cpp's `state`, with the last window, and earlier windows.
+        """Return a sequence's whole state: llama.cpp's `state`, and the cells that the window has passed.
 
         Args:
             seq: The sequence.
             length: Number of its tokens.
-            state: What llama.cpp saves of it, with only the last window of layers that have windows.
+            state: llama.cpp's state of it, which lacks the cells that the window has passed.
 
         Raises:
             BackendError: llama.cpp gives no state.

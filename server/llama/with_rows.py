@@ -145,5 +145,5 @@ class WithRows(OverModel):
 
 
 def _as_sent(rows: Hidden) -> SentRows:
-    """Convert rows to float16, and clip values beyond its range, which models have in a few channels."""
+    """Convert rows to float16. Clip values beyond its range, which occur in a few channels of a model."""
     return rows.clip(-LARGEST, LARGEST).astype(np.float16)

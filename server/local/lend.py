@@ -32,8 +32,8 @@ EVERYWHERE = "0.0.0.0"
 class LendSettings(BaseSettings):
     """Lend this machine's memory and devices to a lead elsewhere, which puts a part of its model here.
 
-    Give duo up --rpc HOST:PORT there. No password is asked for, and anybody who can connect to the port can
-    use this process: give an address of a network that you trust.
+    On the lead's machine, run duo up with --rpc HOST:PORT. There is no password: anybody who can connect to
+    the port can use this process, so give an address of a network that you trust.
     """
 
     model_config = SettingsConfigDict(env_prefix="DUO_LEND_", frozen=True, cli_prog_name="duo lend")

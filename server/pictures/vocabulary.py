@@ -8,7 +8,7 @@ from server.pictures.registry import Pictures
 
 
 class PictureVocabulary:
-    """Implements Vocabulary over a model's. Texts before and after a picture are tokenised separately."""
+    """Wraps a model's Vocabulary and implements it. Texts around a picture are tokenised separately."""
 
     def __init__(self, vocabulary: Vocabulary, pictures: Pictures) -> None:
         self._vocabulary = vocabulary

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 import redis
 from redis.exceptions import WatchError
@@ -49,12 +49,6 @@ class Attempt(Protocol):
     def __call__(self, work: Callable[[redis.Redis], Sequence[Outcome]], /) -> Sequence[Outcome]: ...
 
 
-class Heard(Protocol):
-    """Called on the link's thread with the number of chunks that Redis has, and the outcome so far."""
-
-    def __call__(self, n: int, outcome: Outcome, /) -> None: ...
-
-
 @dataclass(slots=True)
 class Written:
     """A log that is being written to Redis."""
@@ -62,7 +56,6 @@ class Written:
     salt: str
     id: str
     log: ReplyLog
-    heard: Heard
     recipe: bytes | None = None  # see ReplyStore.begin_log()
     term: int = 0
     n_sent: int = 0  # number of chunks sent to Redis
@@ -70,6 +63,12 @@ class Written:
     @property
     def scoped_id(self) -> str:
         return scoped_id_of(self.salt, self.id)
+
+
+class Progress(NamedTuple):
+    of: Written
+    n: int  # number of chunks that Redis has
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,13 @@ class LogWriting:
     attempt: Attempt
 
     def __init__(
-        self, names: ReplyNames, group: str, ttl_ms: int, cancel: Callable[[str, str], None]
+        self,
+        names: ReplyNames,
+        group: str,
+        ttl_ms: int,
+        *,
+        cancel: Callable[[str, str], None],
+        on_written: Callable[[Sequence[Progress]], None],
     ) -> None:
         """Begin without logs.
 
@@ -101,11 +106,13 @@ class LogWriting:
             group: Digest of model and options, equal for all leads that may take up this one's replies.
             ttl_ms: Milliseconds for which a log is kept.
             cancel: Called with salt and id of a reply that another lead asks to cancel.
+            on_written: Called with the progress of all logs of a write, on the link's thread.
         """
         self._names = names
         self._open = names.open(group)
         self._ttl_ms = ttl_ms
         self._cancel = cancel
+        self._on_written = on_written
         self._logs: list[Written] = []
         self._withdrawn: list[Written] = []  # lost logs that nobody has to take up any more
         self._given_up: set[tuple[str, str]] = set()
@@ -145,6 +152,9 @@ class LogWriting:
             self._renewed_at = time.monotonic() if renews else self._renewed_at
         for part, outcome in zip(due, outcomes, strict=True):
             self._note(part, outcome)
+        self._on_written(
+            [Progress(part.of, part.n, outcome) for part, outcome in zip(due, outcomes, strict=True)]
+        )
         return bool(self._logs or self._withdrawn)
 
     def _note(self, part: _Part, outcome: Outcome) -> None:
@@ -155,7 +165,6 @@ class LogWriting:
             self._given_up.add((one.salt, one.id))
             if outcome == "lost":
                 self._withdrawn.append(one)
-        one.heard(part.n, outcome)
 
     def _withdraw(self) -> None:
         """Make lost logs unavailable to other leads, because their readers have seen more than Redis has."""

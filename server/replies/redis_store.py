@@ -17,7 +17,7 @@ from server.errors import StoreError
 from server.replies import log_writing
 from server.replies.distant_log import DistantLog, Entry, MovingLog
 from server.replies.kept import Json, KeptBounds, StoredResponse, decoded
-from server.replies.log_writing import LogWriting, Outcome, Written
+from server.replies.log_writing import LogWriting, Outcome, Progress, Written
 from server.replies.memory import MemoryStore
 from server.replies.orphans import READ_ENTRIES, Orphans, TakenLog, recipe_of
 from server.replies.redis_link import RedisLink
@@ -61,7 +61,9 @@ class RedisStore:
         self._beside = MemoryStore(self._bounds)
         self._group = group
         ttl_ms, known = round(self._bounds.kept_s * 1e3), group or LeadGroup("", "")
-        self._writing = LogWriting(self._names, known.digest, ttl_ms, self._cancel_here)
+        self._writing = LogWriting(
+            self._names, known.digest, ttl_ms, cancel=self._cancel_here, on_written=self._note_soon
+        )
         self._orphans = Orphans(self._names, known.digest, known.name, lambda: self._writing.scoped_ids)
         self._link = RedisLink(url, self._writing.write_new)
         self._writing.attempt = self._link.attempt
@@ -134,7 +136,7 @@ class RedisStore:
             known = None
         log = ReplyLog(guarded=known is not None)
         log.n_beside = len(known or b"")
-        self._write(Written(owner.salt, id, log, self._hearing(owner.salt, id, log), known))
+        self._write(Written(owner.salt, id, log, known))
         return log
 
     async def take_up(self, most: int) -> Sequence[Orphan]:
@@ -148,8 +150,8 @@ class RedisStore:
             found = self._orphans.poll(client, most, leases_known=leases_known)
             for one in found:  # here, because a busy event loop could let the lease expire
                 _soon(loop, self._live.__setitem__, (one.salt, one.id), one.log)
-                heard, n_sent = self._hearing(one.salt, one.id, one.log), len(one.log.chunks)
-                self._writing.begin(Written(one.salt, one.id, one.log, heard, b"", one.term, n_sent))
+                n_sent = len(one.log.chunks)
+                self._writing.begin(Written(one.salt, one.id, one.log, b"", one.term, n_sent))
             return found
 
         all_found = await self._answer(poll)
@@ -309,12 +311,18 @@ class RedisStore:
         self._event_loop()
         self._link.ask(lambda _: self._writing.begin(written), talks=False)
 
-    def _hearing(self, salt: str, id: str, log: ReplyLog) -> Callable[[int, Outcome], None]:
-        loop = self._event_loop()
-        return lambda n, outcome: _soon(loop, self._note_written, salt, id, log, n, outcome)
+    def _note_soon(self, progress: Sequence[Progress]) -> None:
+        """Have the event loop note what was written: one wake-up for all logs."""
+        if self._loop is not None:
+            _soon(self._loop, self._note_written, progress)
 
-    def _note_written(self, salt: str, id: str, log: ReplyLog, n: int, outcome: Outcome) -> None:
+    def _note_written(self, progress: Sequence[Progress]) -> None:
+        for one in progress:
+            self._note_one(one.of, one.n, one.outcome)
+
+    def _note_one(self, of: Written, n: int, outcome: Outcome) -> None:
         """Show readers the first n chunks of a log, which Redis has, and act on the outcome."""
+        salt, id, log = of.salt, of.id, of.log
         if outcome == "lost":
             log.lose()
         elif log.guarded:

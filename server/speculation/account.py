@@ -2,8 +2,8 @@
 
 One rule for all: a source that has lost more than its stake pauses until its loss is the fraction LOSS of the
 tokens made since. So any source costs at most that fraction of the speed, plus its stake. There are accounts
-for groups of sources, for the models in one session, for drafters on trial, and for probes: they differ in
-stake and in unit, which is tokens of one session, or seconds.
+for groups of sources, for the models in one session, for drafters on trial, and for guesses made only to see
+whether they are right. They differ in stake and in unit: tokens of one session, or seconds.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Account:
             stake: Loss allowed before any gain, in the account's unit.
             patience: Sum of book()'s `evidence` that is needed before the source may pause.
             per_step: Maximum cost of one step while there is no gain, in the account's unit.
-            warm_up: Steps of a probe, which is a pause, at first and again later, to time steps without the
-                source; 0: there are no probes.
+            warm_up: Steps of a probe: a pause, at the start and again later, that only serves to time steps
+                without the source. 0: there are no probes.
         """
         self._stake, self.patience, self.per_step, self._warm_up = stake, patience, per_step, warm_up
         self.paused = warm_up  # steps until the source may work; 0: it may now
@@ -123,7 +123,7 @@ class Account:
         self._begin()
 
     def pause_for(self, steps: int) -> None:
-        """Pause for the number of steps left before a restart, but at least for the length of a probe."""
+        """Resume a pause from before a restart for its last `steps` steps, at least for a probe's length."""
         self.paused = max(self._warm_up, steps)
         self.is_probe = 0 < self.paused <= self._warm_up
 

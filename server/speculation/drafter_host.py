@@ -33,9 +33,9 @@ class Charge(NamedTuple):
 
     told: float = 0.0  # cost of handling messages and choosing among guesses
     crowded: float = 0.0  # extra decode time because drafters used the lead's cores
-    # what each guess of a drafter saved the draft model in the lead; None: there is no such model
+    # what one guess of a drafter saves, since the draft model in the lead need not make it; None: no model
     saved: float | None = None
-    most_saved: float = 0.0  # maximum of all these savings: the draft model would have made no more guesses
+    most_saved: float = 0.0  # maximum total saving: the usual cost of all guesses of that model
     token_s: float = 0.0  # seconds per token of undrafted steps
 
 
@@ -91,8 +91,8 @@ def meet(
 ) -> dict[str, DrafterHost]:
     """Return the machines, by name, with their current drafters.
 
-    Machines whose drafters use the lead's cores have an account of what the drafters gain and cost; losses in
-    it pause them. A new machine gets a new account, and so does a paused machine that a drafter joins. A new
+    A machine whose drafters use the lead's cores has an account of what they gain and cost; losses pause
+    them. The account is new if the machine is new, or if a drafter joins the machine while it pauses. A new
     account has no gain or loss, but resumes the pauses that `known` has for it (GroupAccount.recall()).
 
     Args:
@@ -124,5 +124,5 @@ def meet(
 
 
 def host_name(host: str, records: Sequence[DrafterRecord]) -> str:
-    """Return a name that does not change at a restart, for a machine and the models of its drafters."""
+    """Return a name for a machine and the models of its drafters; it is the same after a restart."""
     return f"{host}: {', '.join(sorted(record.presence.model for record in records))}"

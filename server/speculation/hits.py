@@ -99,14 +99,14 @@ class HitRates:
             source: The source of the guess.
             confidence: The confidence that the source gave, as a byte.
             hit: True if the guess was right.
-            best: True if the source gave no other guess for the position a higher confidence.
+            best: True if this is the source's guess of highest confidence for the position.
         """
         _learn(self._sources[source], confidence, hit, best=best)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
-        """Update only the rates of best guesses, by the source's guess of highest confidence at a position.
+        """Learn from the source's guess of highest confidence for a position, as in observe().
 
-        observe() explains the arguments.
+        Only the rates of best guesses are updated.
         """
         sure = confidence >= SURE_CONFIDENCE_BYTE
         of_kind = _SURE if sure else _UNSURE

@@ -14,7 +14,7 @@ from server.speculation.view import View, offer
 
 
 def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
-    """Return an empty path for the i-th session: limited to guesses it can afford, at most `most`."""
+    """Return an empty path for the i-th session; its limit is what the session can afford, at most `most`."""
     speculated = view.sessions[i]
     share, sure, unsure = speculated.hits.outlook(drafting.source)
     limit = most
@@ -42,7 +42,7 @@ def _most_guesses_in_a_row(acceptance: float) -> int:
 
 
 def reachable_rate(view: View, drafting: Drafting) -> float:
-    """Return the tokens that a second is worth in this step.
+    """Return the price of time in this step, in tokens per second (see gain.py).
 
     It is the lead's rate, limited to what chains of the draft model's guesses can reach in these sessions.
     """
@@ -142,9 +142,10 @@ def _wanted(drafting: Drafting, path: DraftPath, n: int) -> Literal["", "guess",
 def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
     """Return True if one more guess on this path pays, together with the best number of later ones.
 
-    A guess always costs its round, but its row only if it is verified. Later guesses are assumed to be sure
-    or unsure like the next one, up to the last row with a known time: where the time of rows rises in steps,
-    four rows may pay although one does not. This is gain.best(), stopped as soon as the answer is known.
+    A guess always costs its round, but its row only if it is verified. If the next guess is sure, later ones
+    are assumed to be sure, too; if it is unsure, they are assumed to be unsure. Later ones count, because four
+    rows may pay although one does not, where the time of rows rises in steps. This is gain.best(), stopped as soon
+    as the answer is known.
 
     Args:
         path: The session's guesses so far.
@@ -173,7 +174,7 @@ def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
 
 
 def choose_reading(view: View, drafting: Drafting, late: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Choose the sessions for which the model in the lead now evaluates the tokens that it lacks.
+    """Choose the sessions whose unevaluated tokens the model in the lead evaluates now.
 
     The evaluation must take less time than the model has gained recently. If no session is ready for guesses,
     one session is chosen regardless, so that its guesses show what they gain.

@@ -271,10 +271,10 @@ class Ledger:
                 account.book(net / n, stake=self.stake)
 
     def _lookup_cost_s(self, plan: DraftPlan, timing: StepTiming, lookup_s: float, n_asked: int) -> float:
-        """Return the seconds that lookups took in n_asked steps; they spent lookup_s in their own code.
+        """Return the seconds that lookups cost in n_asked steps: at least lookup_s, the time of their code.
 
-        If only lookups guess, the result is the time outside the decode beyond that of undrafted steps, since
-        asking for guesses and verifying them take Python time as well.
+        If only lookups guess, this includes the other time outside the decode that undrafted steps do not
+        have: the time to ask for guesses and to verify them.
         """
         outside_s, n = timing.step_s - timing.decode_s - plan.spent_s, timing.n_sessions
         if self._n_passed:

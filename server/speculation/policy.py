@@ -17,5 +17,5 @@ class Policy:
     by_rejection: bool = False
     # a wrong guess makes all rows of its session be evaluated again (server/engine/checkpoints.py)
     again: bool = False
-    n_tail: int = 0  # exception to `again`: the last guesses that can be taken back (Backend.n_tail)
+    n_tail: int = 0  # with `again`: number of last rows that can be removed instead (Backend.n_tail)
     overlaps: bool = False  # a GPU decodes, so learning from the last step can happen meanwhile

@@ -11,7 +11,7 @@ from server.speculation.step_times import SAVES
 # Share of good guesses that are right, those of a source that is sure. With 0.9, guesses may pay for up to 38
 # sessions where a row adds a tenth of the first one's time. Twice the failures, 0.8: up to 22; half: 54.
 SURE_SHARE = TRUST
-PAYS = 1 + SAVES  # least potential() for which guesses may pay: less is lost to messages and wrong guesses
+PAYS = 1 + SAVES  # minimum potential() for guesses to pay: messages and wrong guesses use up a smaller gain
 
 
 def potential(seconds: Sequence[float], n_sessions: int, td_s: float = 0.0) -> float:

@@ -106,9 +106,8 @@ class Rates:
     def __init__(self, times: StepTimes) -> None:
         self.times = self.uncrowded = times  # uncrowded: of steps without a drafter on these cores
         self.throughput = Ratio(KEEP_RATE)  # tokens per second
-        self.undrafted_s = self.undrafted_rate = (
-            0.0  # seconds of a step like the latest one without guesses; its tokens per second
-        )
+        # of a step like the latest one, but without guesses: its seconds, and its tokens per second
+        self.undrafted_s = self.undrafted_rate = 0.0
         self.n_cells = 0  # cells in use at the latest step
         self.python = PythonTimes()
         self._outside = Slope(KEEP_GUESS)  # seconds outside decodes by number of guesses, both per session

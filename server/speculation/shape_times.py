@@ -5,9 +5,9 @@ step of another width rebuilds the GPU's graph and the second step records it, u
 and about this number of cells exists (graph_keys.py). Only later steps take their usual time.
 
 So steps are padded to one of a few widths: the one with the largest gain, less the cost of changing to it.
-The cost is spread over the number of steps for which the width is likely to stay best. It includes a change
-back to undrafted steps, which are not padded, times the fraction of changes that are followed by undrafted
-steps and not by a prompt. After a step of another shape (with rows of a prompt, or another number of
+The cost is spread over the number of steps for which the width is likely to stay best. It includes a later
+change back to undrafted steps, which are not padded, weighted by its probability, since a prompt may come
+first. After a step of another shape (with rows of a prompt, or another number of
 sessions) an undrafted step is a change of width as well.
 """
 
@@ -44,7 +44,7 @@ class NextShape(NamedTuple):
     undrafted_s: float  # seconds of the step without guesses, after steps of the same width
     rows_before: int  # padded rows of the step before; 0: it had another shape
     n_cells: int  # cells of the KV cache in use
-    most_s: float = math.inf  # maximum extra seconds over an undrafted step, with changes of width
+    most_s: float = math.inf  # maximum extra seconds over an undrafted step, changes of width included
 
 
 class ShapeTimes:
@@ -66,7 +66,7 @@ class ShapeTimes:
         }
         self._recorded: set[tuple[int, int]] = set()  # recorded graphs: rows, n_cells // CELLS_STEP
         self._was_recorded = False  # the latest change was to a graph recorded before
-        # number of steps in a row for which a wider width is best (True), or none (False)
+        # mean number of steps in a row for which a wider width is best (True), or for which none is (False)
         self._runs = {wider: Mean(1.0, FEW_RUNS, WIDTH_WINDOW) for wider in (True, False)}
         self._is_wider, self._n_in_run = False, 0  # the run so far
         self._returns = Mean(1.0, FEW_RUNS, WIDTH_WINDOW)  # share of wider runs that plain steps follow
@@ -107,7 +107,7 @@ class ShapeTimes:
         Args:
             step: The step.
             probabilities: For each guess, best first: the probability that it is reached and right.
-            rate: Tokens that a second is worth.
+            rate: Price of time, in tokens per second.
 
         Returns:
             The width, or PLAIN for a step without guesses and padding; and whether a wider step is best when

@@ -41,9 +41,9 @@ class Speculated:
     drafters: dict[str, Yield] = field(default_factory=dict[str, Yield])
     # what drafters contributed, by id, including those that left
     yields: dict[str, Yield] = field(default_factory=dict[str, Yield])
-    # by drafter: number of committed tokens from which on it may be sent the session again
+    # by drafter: number of tokens that must be committed before the session may be resent to it
     resent: dict[str, int] = field(default_factory=dict[str, int])
-    # by drafter with a head: number of leading tokens whose hidden rows it has been sent
+    # by drafter with a head: number of leading tokens whose hidden rows (hidden states) it has been sent
     n_rows_sent: dict[str, int] = field(default_factory=dict[str, int])
     heard: bool = False  # True once one of its current drafters has sent guesses
     is_spared: bool = False  # True if no drafter may have the session

@@ -61,7 +61,7 @@ class Speculator(Proposer):
         self._inline = Inline(inline, policy, ledger, self._sessions, clock) if inline else None
         self._uses_lookups = policy.lookup and not policy.overlaps  # texts are indexed between steps
         self._met: object = None  # the drafters by machine that the ledger knows
-        self._n_expected = 0  # sessions whose client expects a reply
+        self._n_expected = 0  # number of sessions with a reply that the client predicted
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
         self.before = DraftPlan(asked=False)  # the latest plan
 
@@ -143,7 +143,7 @@ class Speculator(Proposer):
     # -- for others ----------------------------------------
 
     def overlap(self, work: Callable[[], None]) -> None:
-        """Call `work` from now on before each guess of the model in the lead, or while a GPU makes it."""
+        """Call `work` at each later guess of the model in the lead: before it, or while a GPU makes it."""
         if self._inline:
             self._inline.model.overlap(work)
 

@@ -45,8 +45,8 @@ class DraftPath:
     limit: int  # guesses that the session can afford
     most: int  # maximum guesses by the request and the model, whether the session can afford them or not
     acceptance: float  # probability that a next guess is right if those before it are
-    # for sure and for unsure guesses, the more frequent kind first: its share of all guesses, and the
-    # expected number of right ones among 0, 1, … such guesses in a row; fixed within a step
+    # for sure and for unsure guesses: their share of all guesses, and the expected number of right ones among
+    # 0, 1, … of them in a row. The more frequent kind comes first. Fixed within a step
     prospects: Sequence[tuple[float, Sequence[float]]]
     tokens: list[int] = field(default_factory=list[int])
     drafted: list[Distribution] = field(default_factory=list[Distribution])
@@ -75,21 +75,21 @@ class Drafting:
     n_guesses: int = 0  # guesses so far
     has_guessed: bool = False  # the model was asked for a guess between two steps
     probe_s: float = 0.0  # seconds of guesses that did not seem to pay
-    n_read: int = 0  # evaluated tokens that the model lacked
+    n_read: int = 0  # tokens that the model has evaluated to catch up with sessions
 
 
 @dataclass(slots=True)
 class DraftPlan(Plan):
     """A plan, with what the ledger needs to learn from its step."""
 
-    step: Upcoming = NO_STEP  # what was planned for
+    step: Upcoming = NO_STEP  # the step to which the plan belongs
     n_guesses: int = 0  # verified guesses
-    rows: int = 0  # padded rows of a step that only decodes these sessions; 0: it has other rows
-    is_wider: bool | None = None  # a wider step would be best without the cost of a change; None: not decided
+    rows: int = 0  # rows of a step that only decodes, padding included; 0: it has other rows
+    is_wider: bool | None = None  # a wider step would be best if changes of width were free; None: undecided
     guessers: Guessers = NOBODY
     working: Sequence[str] = ()  # machines whose drafters have a session
     charges: Mapping[int, float] | None = None  # tokens that models' guesses cost, by session
-    guess_cost: float = 0.0  # tokens of undrafted steps in the time of each verified guess
+    guess_cost: float = 0.0  # cost of each verified guess: the tokens that undrafted steps make in its time
     lookup_s: float = 0.0  # seconds of lookups
     drafting: Drafting | None = None  # what the model in the lead did
     is_stable: bool = False  # the step's width does not depend on guesses

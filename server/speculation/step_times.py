@@ -23,7 +23,7 @@ OPTIMISM = 0.9
 # quick again. Half: a width that is slower than calibrated is tried twice as often; twice: guesses rest twice
 # as long, 60 s where a step takes 30 ms.
 FORGOTTEN = 1024
-RENEWED = FORGOTTEN // 4  # steps between two looks for such widths, and for sources that cannot pay
+RENEWED = FORGOTTEN // 4  # steps between two checks for such widths, and for guesses that cannot pay
 # Share of a step's time that padding has to save. Half: scatter has steps padded in vain; twice: the largest
 # savings remain (400M: seven rows in Q8_0 to eight, 25 percent; 15 in Q4_0 to 16, 22), 31 to 32 rows do not.
 SAVES = 0.05

@@ -1,8 +1,8 @@
 """Merge the guesses of all sources past a session's committed tokens into one scored tree.
 
-Every node of the tree has a chain hash, by which a draft names the text that it continues: the committed
-tokens, an earlier guess, or a shorter text if the lead has committed more since the draft was made. In the
-last case only guesses after the tokens committed since, if the draft has these, are added to the tree.
+Every node of the tree has a chain hash. By such a hash, a draft names the text that it continues: all
+committed tokens, or these and some guesses. If the lead has committed more tokens since the draft was made,
+the draft must have guessed them, and only its guesses after them are added to the tree.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class ScoredTree:
         self._root = _GuessNode(ROOT, position, chain, "", "", 255, {})
         self._places = {chain: self._root}
         self._held: Counter[str] | None = None  # nodes by source, None as long as there is room for all
-        # places before each of the latest commits, and those of drafts that had no place in the tree
+        # chain hashes of the tree before each of the latest commits, and of drafts with no place in it: a
+        # draft that continues one of them is stale; a draft that continues an unknown text is lost
         self._before: deque[dict[int, _GuessNode]] = deque([{}], REMEMBERED)
 
     @property
@@ -110,7 +111,7 @@ class ScoredTree:
         return "late" if any(a is not None for a in agreed) else "stale"
 
     def _unplaced(self, draft: Draft) -> Grafted:
-        """Return 'stale' or 'lost' for a draft that has no place; remember it to recognise continuations."""
+        """Return 'stale' or 'lost' for a draft with no place in the tree; remember its guesses."""
         chain, places = draft.chain, self._before[-1]
         here = draft.base <= self.position or chain in self._places
         known = here or any(chain in before for before in self._before)
@@ -122,7 +123,7 @@ class ScoredTree:
         return "stale" if known else "lost"
 
     def _grow(self, parent: _GuessNode, token: int, source: str, confidence: int) -> _GuessNode | None:
-        """Add a guess below `parent`, or merge it with an equal one; return its node, None without room."""
+        """Add a guess below `parent`, or merge it with an equal one; return its node, or None if full."""
         node = parent.children.get(token)
         if node is not None:
             node.confidence = max(node.confidence, confidence)
@@ -241,14 +242,14 @@ class ScoredTree:
         return Proposal(tuple(tokens), tuple(parents), tuple(sources), (), tuple(probabilities))
 
 
-_Ranked: TypeAlias = tuple[float, int, int, _GuessNode]  # minus its path probability, chain, parent, itself
+_Ranked: TypeAlias = tuple[float, int, int, _GuessNode]  # minus path probability, chain hash, parent, node
 
 
 def _learn(hits: HitRates, guesses: Collection[_GuessNode], token: int) -> None:
     """Learn from all guesses for one position at which `token` was committed.
 
-    A source's rates of best guesses count only its surest guess, since its other guesses are for the case
-    that the surest guess is wrong.
+    A source's rates of best guesses count only its surest guess. Its other guesses are alternatives in case
+    that guess is wrong.
     """
     if len(guesses) == 1:
         (guess,) = guesses

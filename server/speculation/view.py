@@ -24,7 +24,7 @@ class View:
     n_rows: int  # rows without guesses
     seconds: Sequence[float]  # by rows of the step, with what a change of width costs later steps
     undrafted_s: float  # seconds of the step without guesses and padding
-    rate: float  # tokens per second that its time is worth
+    rate: float  # price of time, in tokens per second (see gain.py)
     guess_s: float = 0.0  # Python seconds of a verified guess outside the decode
     change_s: float = 0.0  # extra seconds of a change to the step's width and back (ShapeTimes.charge_s)
     guessers: Guessers = NOBODY

@@ -38,7 +38,7 @@ class Rewritten:
                 self._forget_pair(its_text, oldest)
 
     def as_generated(self, prompt: str, salt: str) -> str:
-        """Return the prompt with its longest known beginning replaced by the text as it was generated."""
+        """Return the prompt; the longest written text that begins it is replaced by its generated text."""
         with self._lock:
             known = self._by_salt.get(salt, {})
             written = max((one for one in known if prompt.startswith(one)), key=len, default=None)

@@ -296,7 +296,7 @@ class ChatTemplate:
         return known
 
     def tried_with(self, turns: Sequence[Message], tools: Sequence[Tool]) -> str:
-        """Render a question and then these turns, as they are. Raises ValueError if the template refuses."""
+        """Render a question, then these turns unadapted. Raises ValueError if the template refuses them."""
         text = self._try_rendering([{"role": "user", "content": "?"}, *turns], tools)
         if text is None:
             raise ValueError("refused")

@@ -201,7 +201,7 @@ class ChatRequest(GenerationFields, ToolFields):
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None
     """Return thoughts as reasoning_content (auto, deepseek), or in the content with their markers (none).
 
-    By default --reasoning-format (auto). Has effect for models whose chat template knows thoughts.
+    By default --reasoning-format (auto). Only affects models whose chat template supports thoughts.
     """
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     """Passed to the chat template, which may ignore it; none disables thinking."""
@@ -311,10 +311,10 @@ class ChatRequest(GenerationFields, ToolFields):
         return super().contradiction()
 
     def first_unreadable(self, senses: Senses) -> tuple[str, str] | None:
-        """Return the field of the first part of the last message that the model cannot read, and why.
+        """Find a part that the model cannot read in the last message; return its field and the reason.
 
-        None if there is no such part. Also None if the last message, apart from system messages, is not the
-        user's, or if it follows a tool's result, to which its parts may belong.
+        System messages at the end are skipped. Return None if the model can read all parts, or if the message
+        is not the user's. Also return None after a tool's result, because the parts may belong to it.
 
         Args:
             senses: What the model reads beside text.

@@ -102,7 +102,7 @@ def _or_null(schema: Json) -> Json:
     if options is not None:
         return schema if {"type": "null"} in options else {**schema, "anyOf": [*options, {"type": "null"}]}
     if not schema or ("type" not in schema and not {"$ref", "enum", "const", "oneOf"} & set(schema)):
-        return schema  # anything
+        return schema  # it allows any value, null too
     beside = {key: schema[key] for key in ("default", "description") if key in schema}
     return {
         "anyOf": [{key: one for key, one in schema.items() if key not in beside}, {"type": "null"}],

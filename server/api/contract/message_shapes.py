@@ -51,7 +51,7 @@ class ContentBlockThinking(TypedDict):
     type: Literal["thinking"]
     thinking: str
     signature: str
-    """Contains thoughts that are not shown; otherwise it has no meaning."""
+    """The encoded thoughts if `thinking` does not show them; otherwise it has no meaning."""
 
 
 class ContentBlockToolUse(TypedDict):

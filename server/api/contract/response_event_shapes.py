@@ -155,7 +155,7 @@ class ResponseEventFunctionCallArgumentsDone(TypedDict):
 
 
 class ResponseEventError(TypedDict):
-    """The store does not answer. The stream can later be read again from this event on."""
+    """Sent if the store of replies does not answer. The stream can later be read on from this event."""
 
     type: Literal["error"]
     sequence_number: Natural

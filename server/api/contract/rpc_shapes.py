@@ -13,7 +13,7 @@ from server.api.contract.server_shapes import HealthExactness, HealthGate, Healt
 
 
 class RpcErrorData(TypedDict):
-    """Further fields as in Error; retry_after is in seconds."""
+    """The other fields of ErrorDetails, and the seconds until a retry makes sense."""
 
     type: str
     param: str | None
@@ -25,7 +25,7 @@ class RpcError(TypedDict):
     code: int
     message: str
     data: NotRequired[RpcErrorData]
-    """Further fields as in Error; retry_after is in seconds."""
+    """The other fields of ErrorDetails, and the seconds until a retry makes sense."""
 
 
 @with_config(ConfigDict(json_schema_extra={"oneOf": [{"required": ["result"]}, {"required": ["error"]}]}))

@@ -58,8 +58,8 @@ class HealthGate(TypedDict):
     width: int
     """Rows that the latest step was padded to; 0: it was not padded."""
     steady_ms: dict[str, float]
-    """Milliseconds of a decode that follows decodes with as many rows, by number of rows, for the numbers to
-    which steps may be padded. Empty if a change of rows costs nothing."""
+    """Milliseconds of a decode whose previous decodes had the same number of rows, by that number. Listed are
+    the numbers to which steps may be padded. Empty if a change of the number costs nothing."""
 
 
 class HealthDrafter(TypedDict):

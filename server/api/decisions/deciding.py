@@ -59,10 +59,10 @@ class LabelledPrompt:
 
 
 class Decider:
-    """Asker of one request's questions: it asks the model as many at a time as the engine has slots."""
+    """Asks the model the questions of one request, as many at a time as the engine has slots."""
 
     def __init__(self, request: Request, services: Services, names: Names) -> None:
-        """Begin a request. `names`: the request's names for fields of chat completions, for errors."""
+        """Begin a request. `names`: patterns that rename fields of chat completions in errors."""
         self._request = request
         self._services = services
         self._names = names

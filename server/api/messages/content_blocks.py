@@ -76,7 +76,7 @@ class BlockEvents:
 
 
 def compaction_block(summary: str | None) -> Json:
-    """Return a block with this summary, or null if it is empty. It replaces the conversation before it."""
+    """Return a block that replaces the conversation before it by this summary; its content may be null."""
     return {"type": "compaction", "content": summary or None}
 
 

@@ -89,9 +89,9 @@ class ClearToolUses(Body):
         return edited, len(old)
 
     def _without_inputs(self, message: Json, ids: set[str]) -> Json:
-        """Return the message with empty arguments in some calls.
+        """Return the message with empty arguments in those calls that are to be cleared.
 
-        These are the calls with the ids `ids`, as far as clear_tool_inputs includes their tools.
+        A call is cleared if its id is in `ids`, and if clear_tool_inputs includes its tool.
         """
         cleared, calls = self.clear_tool_inputs, message.get("tool_calls")
         if not cleared or not calls:

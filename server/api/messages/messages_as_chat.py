@@ -27,7 +27,7 @@ nothing after the block could be reused from the cache."""
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A conversation as chat messages, without or with the turns of the present request."""
+    """A conversation as chat messages: before a request, or including the request's turns."""
 
     messages: Sequence[Json] = ()  # chat messages, without system messages
     system: Sequence[Json] = ()  # system messages
@@ -49,7 +49,7 @@ class MessagesAsChat:
 
     @property
     def names(self) -> Names:
-        """Return patterns of a chat completion's fields, with this API's names for them, for errors."""
+        """Return patterns that rename a chat completion's fields in errors to this API's fields."""
         return (
             (re.compile(r"^max_completion_tokens$"), "max_tokens"),
             (re.compile(r"^stop\b"), "stop_sequences"),

@@ -17,7 +17,7 @@ Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
 
 class TurnOutput(Body):
     effort: Effort | None = None
-    """The effort of the reply to this turn only; otherwise like output_config.effort of the request."""
+    """Like output_config.effort of the request, but only for the reply to this turn."""
 
 
 class Turn(Body):

@@ -49,7 +49,7 @@ class InfillRequest(NativeRequest):
     input_extra: Annotated[list[ExtraText], Field(max_length=MAX_EXTRA, fail_fast=True)] = Field(
         default_factory=list[ExtraText]
     )
-    """Texts that the model reads before prefix and suffix; if they are too long, only their end."""
+    """Texts that the model reads before prefix and suffix. If they are too long, it reads only their end."""
 
     def contradiction(self) -> tuple[str, str] | None:
         if not isinstance(self.prompt, str):

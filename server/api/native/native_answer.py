@@ -1,4 +1,4 @@
-"""Answer a completion in llama-server's own format: an object per reply, in a stream after chunks of text."""
+"""Answer a completion in llama-server's own format: an object per reply; a stream sends chunks of text first."""
 
 from __future__ import annotations
 

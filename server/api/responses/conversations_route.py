@@ -108,7 +108,7 @@ async def _named(request: Request, services: Services) -> StoredResponse:
 async def _changed(
     request: Request, services: Services, salt: str, change: Callable[[StoredResponse], StoredResponse]
 ) -> StoredResponse:
-    """Store and return what `change` makes of the conversation that the request's path names.
+    """Change the conversation that the request's path names; store and return the result.
 
     Raises:
         NotFoundError: There is no such conversation with this salt, or `change` raises this error.

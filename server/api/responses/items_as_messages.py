@@ -214,10 +214,10 @@ class Conversation:
 
 
 def _refuse_unread(items: Sequence[Item], senses: Senses) -> None:
-    """Raise FieldError if a message at the end has a file, or another part that the model cannot read.
+    """Raise FieldError if one of the last messages has a file, or another part that the model cannot read.
 
-    Only messages after the last reply or other item count: another model may have read earlier files and
-    pictures. If that item is a tool's result, everything is allowed, since pictures may belong to it.
+    The last messages are those after the last item that is no message, or is a reply. If it is a tool's result,
+    everything is allowed, since pictures may belong to it. Another model may have read earlier pictures.
     """
     n_before = len(items)
     while (

@@ -42,7 +42,7 @@ class AsChat:
 
     @property
     def names(self) -> Names:
-        """Return patterns of a chat completion's fields, with this API's names for them, for errors."""
+        """Return patterns that rename a chat completion's fields in errors to this API's fields."""
         return (
             (re.compile(r"^messages\b.*"), "input"),
             (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
@@ -94,7 +94,7 @@ def as_chat(
 
 
 def _remembered(messages: Sequence[Json], body: ResponseRequest) -> Sequence[Json]:
-    """Return the messages; if reasoning.context is current_turn, without the thoughts of earlier turns.
+    """Return the messages, without thoughts of earlier turns if reasoning.context is current_turn.
 
     The current turn begins with the user's last message.
     """

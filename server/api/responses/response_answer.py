@@ -119,7 +119,7 @@ class ResponseAnswer(Answer):
             StoreError: The response is larger than what one API key may store.
         """
         queued = self._response_json("queued")
-        kept = self._keep(queued)  # before the log: once others have the log, this process stores nothing
+        kept = self._keep(queued)  # before the log begins: once another process has the log, this one cannot store
         if kept == "nowhere":
             self.cancel()
             raise StoreError.full()

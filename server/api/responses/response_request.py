@@ -84,7 +84,7 @@ class ReasoningOptions(Body):
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     """current_turn: leave out thoughts before the user's last message; else the chat template decides."""
     summary: str | None = None
-    """auto, concise or detailed: thoughts are sent as their own summary."""
+    """auto, concise or detailed: the thoughts themselves are sent as the summary."""
     generate_summary: str | None = None
     """The former name of `summary`."""
 

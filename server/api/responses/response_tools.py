@@ -234,9 +234,10 @@ class ServedTools:
                 (self.deferred if deferring and deferred else self.by_name)[name] = served
 
     def called(self, name: str, kinds: Sequence[str]) -> ServedTool | None:
-        """Return the callable tool with this name for the model, else None. It must be of one of these kinds.
+        """Return the callable tool of one of these kinds that has this name for the model.
 
-        If there is none, return the tool with this name for the client, if exactly one tool has it.
+        If there is none, return the one tool that has this name for the client. If several have it, return
+        None.
         """
         if (exact := self.by_name.get(name)) is not None and exact.kind in kinds:
             return exact

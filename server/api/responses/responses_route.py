@@ -58,7 +58,7 @@ async def compact(request: Request, services: Services) -> Response:
 async def _shortened_turn(
     request: Request, services: Services, body: ResponseRequest, turn: ResponseTurn
 ) -> ResponseTurn:
-    """Return the turn; if its prompt has over compact_threshold tokens, with its conversation summarised."""
+    """Return the turn. Its conversation is summarised if the prompt has over compact_threshold tokens."""
     most = body.context_management[0].compact_threshold or services.model.n_ctx * 9 // 10
     if await on_prompt_thread(request, n_tokens, services, checked(services, turn.chat.chat)) <= most:
         return turn

@@ -116,7 +116,7 @@ def _error_event(error: DuoError, number: int) -> bytes:
 
 
 async def store_failure(services: Services, orphan: Orphan, error: DuoError) -> None:
-    """Store a response that cannot be continued as failed, and append the event about that to its log."""
+    """Give a response that cannot be continued the status failed; store it and append the event to its log."""
     stored, number = await services.replies.get(orphan.owner.salt, orphan.id), orphan.log.n_events
     if stored is None:
         orphan.log.append(_error_event(error, number))

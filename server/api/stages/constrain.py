@@ -58,11 +58,11 @@ def constrained(services: Services, body: GenerationFields, prompt: Prompted) ->
 
 
 def _reply_constraint(services: Services, body: ChatRequest, form: ReplyFormat) -> Start | None:
-    """Return the grammar that tools, or thoughts before a structured answer, demand; None if none does.
+    """Return the grammar for tools, or for thoughts before a structured answer; None if not needed.
 
     The grammar makes calls fit their functions, excludes calls that the request forbids, or allows thoughts
-    before a structured answer. If calls are optional and any text may be the answer, then the text before the
-    marker of a call is free. Slow: not for the event loop.
+    before a structured answer. If calls are optional and the answer may be any text, the text before a
+    call's marker is free. Slow: not for the event loop.
 
     Raises:
         InvalidRequestError: A constraint cannot be met; the error names its field.

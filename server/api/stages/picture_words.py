@@ -1,4 +1,7 @@
-"""Replace a chat's pictures and sounds by words. A picture's word is tokenised to the picture's positions."""
+"""Replace a chat's pictures and sounds by placeholder words.
+
+A word stands for one picture or sound. Tokenising replaces it by the ids of the picture's positions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from server.pictures.sounds import sound_file, sound_place
 
 
 def shown_messages(services: Services, body: ChatRequest) -> tuple[list[dict[str, Any]], list[Picture]]:
-    """Return messages for the chat template, and the pictures and sounds that their words name, in order.
+    """Return the messages with placeholder words, and the pictures and sounds of these words, in order.
 
     Encoding a picture is slow, so the number of tokens is checked before each picture is encoded.
 

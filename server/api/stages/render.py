@@ -78,7 +78,7 @@ def reads_thoughts(services: Services, body: ChatRequest) -> bool:
 
 
 def _unthinking(services: Services, body: ChatRequest, prompt: str) -> str:
-    """Return the prompt; close thoughts that it opens if the server disables thinking.
+    """Return the prompt. If the server disables thinking, close thoughts that the prompt opens.
 
     A request with enable_thinking or a limit on thoughts overrides the server's setting.
     """

@@ -28,7 +28,8 @@ class Yield:
         self._window = window
         self.right = self.missed = 0.0
         self._n_waited = 0
-        # of the session: tokens counted so far, or to be read before counting begins; right guesses so far
+        # up to where the session is counted: number of its tokens (too large while the drafter still reads),
+        # and number of the drafter's right guesses
         self.n_tokens = self.n_right = 0
 
     def observe(self, n_right: int, n_tokens: int) -> None:

@@ -28,9 +28,9 @@ logger = logging.getLogger("duo.drafters")
 # often; twice: a first guess takes 1.5 ms longer more often
 FREE_BACKLOG = 8
 REHEARSED, ON_GPU = (32, 1), (32, 2, 3, 4, 1)
-"""Rows of rehearsed decodes: of a short prompt, and of steps that verify few guesses.
+"""Rows of rehearsed decodes: those of a short prompt, and of steps that verify few guesses.
 
-A GPU's first decode of each number is slow, so that guesses would seem slow.
+A GPU's first decode with each number of rows is slow. Without rehearsals, guesses would seem slow.
 """
 
 
@@ -48,7 +48,7 @@ class _BlockPath:
 
 
 class BlockDraft:
-    """Guesses with the target's prediction block, or with a head, from the target's latest hidden row.
+    """Guesses with the target's prediction block or a head, from the target's latest hidden row (state).
 
     Guesses are drawn with the lead's sampling parameters and noise. Implements InlineModel.
     """
@@ -126,10 +126,10 @@ class BlockDraft:
         return self.td.value
 
     def read(self, session: int, most: int) -> int:
-        """Let the target's next decode also evaluate the tokens that the block lacks. Return 0: none now.
+        """Let the block catch up during the target's next decode; return 0: it evaluates nothing now.
 
-        `most` is ignored: there are at most as many as in one slice of a prompt, since the block evaluates
-        each slice during the target's decode of the next one.
+        `most` is ignored. The block never lacks more than one chunk of a prompt, since it evaluates each
+        chunk while the target decodes the next one.
         """
         if path := self._paths.get(session):
             self._model.read(path.seq)

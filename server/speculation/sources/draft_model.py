@@ -104,11 +104,11 @@ class DraftModel:
         return self._n_behind(path) if path else 0
 
     def behind_s(self, session: int) -> float:
-        """Return the estimated seconds to evaluate the tokens of the session that the model lacks."""
+        """Return the estimated seconds to evaluate the tokens of behind()."""
         return self.td.value + self.behind(session) * self._row_s.value
 
     def read(self, session: int, most: int) -> int:
-        """Evaluate, in one decode, up to `most` of the session's tokens that the model lacks.
+        """Evaluate up to `most` of the tokens of behind(), in one decode.
 
         Returns how many were evaluated.
         """
@@ -151,7 +151,7 @@ class DraftModel:
         return [guesses.get(session) for session in sessions]
 
     def overlap(self, work: Callable[[], None]) -> None:
-        """Call `work` before each guess from now on, or while a GPU makes the guess."""
+        """Call `work` at each later guess: before it, or while a GPU makes it."""
         self._meanwhile = work
 
     def close(self, session: int, *, keep: bool) -> None:

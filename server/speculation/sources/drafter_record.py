@@ -14,7 +14,7 @@ from server.speculation.wire.presence import Presence
 logger = logging.getLogger("duo.drafters")
 
 MAX_RATE = 4000  # messages per second of one drafter; further messages are dropped
-# Tokens per second of sessions that a drafter is sent again: a megabyte. Half: half as many.
+# Maximum tokens per second that are resent to a drafter: a megabyte. Half: half as many.
 RESENT_TOKENS_PER_S = MAX_MESSAGE_TOKENS // 4
 # Reasons to pause that come often
 WAITS = "until it is known what steps take without it"
@@ -27,7 +27,7 @@ N_ASSIGNED = attrgetter("n_assigned")  # of a DrafterRecord; any(map(N_ASSIGNED,
 class DrafterRecord:
     """One drafter on the bus."""
 
-    join: int  # number of its join: a drafter that joins again has another
+    join: int  # serial number of its join; a drafter that joins again gets a new one
     presence: Presence
     refusal: str | None  # why the drafter is not used; None: it is used
     counts: Counter[str] = field(default_factory=Counter[str])

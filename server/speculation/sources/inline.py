@@ -73,7 +73,7 @@ class InlineModel(Protocol):
         ...
 
     def overlap(self, work: Callable[[], None]) -> None:
-        """Call `work` before each guess from now on, or while a GPU makes the guess."""
+        """Call `work` at each later guess: before it, or while a GPU makes it."""
         ...
 
     def close(self, session: int, *, keep: bool) -> None:
@@ -158,10 +158,10 @@ class Inline:
         return drafting
 
     def _read(self, view: View, drafting: Drafting, late: Sequence[int]) -> float:
-        """Evaluate tokens that the draft model lacks; return the seconds for which the step waits.
+        """Let the draft model catch up with sessions; return the seconds for which the step waits.
 
-        The sessions are those that inline_plan.choose_reading() chooses. A session that still lacks tokens
-        afterwards is removed from drafting.paths: it gets no guess before the target's decode. If the draft
+        The sessions are those that inline_plan.choose_reading() chooses. A session with unevaluated tokens
+        left is removed from drafting.paths: it gets no guess before the target's decode. If the draft
         model can work during that decode (InlineModel.beside), the session may get one guess then. With such
         a model, the returned seconds are always 0.0, since the step does not wait.
 
@@ -213,7 +213,7 @@ class Inline:
         """Evaluate parts of these sessions' prompts with the draft model, and return the seconds taken.
 
         This happens in steps in which other sessions decode, so that a reply has guesses from its first token
-        on. At most SHARED_ROWS tokens are evaluated, including those of `drafting` in the same step.
+        on. At most SHARED_ROWS tokens are evaluated in a step, including those counted in drafting.n_read.
         """
         began, left = self._clock(), SHARED_ROWS - (drafting.n_read if drafting else 0)
         for one in sessions:
@@ -250,8 +250,8 @@ class Inline:
             drafting: The model's state, whose paths grow.
             sessions: The sessions.
             probe: Those of the sessions whose guess is a probe.
-            timed: True between two steps, so that the model may learn the time of a guess; False beside a
-                decode.
+            timed: True if the guess runs between two steps, so that its time is typical; False if it runs
+                beside a decode.
         """
         paths = drafting.paths
         for session in probe:

@@ -79,13 +79,13 @@ class LookupPool:
         self.ngram, self._mask = ngram, (1 << TOKEN_BITS * ngram) - 1
         self.rates = match_rates()  # shared by all who follow these texts
         self._max_tokens = max_tokens
-        self._texts: list[list[int]] = []  # the oldest first,
-        self._begins: list[int] = []  # and how many tokens came before each
+        self._texts: list[list[int]] = []  # the oldest first
+        self._begins: list[int] = []  # for each text: number of tokens in all texts before it
         self.n_tokens = 0
         self._ends: dict[int, int] = {}  # n-gram to the number of tokens up to its end, over all texts
         self._waiting: deque[list[int]] = deque()  # texts to index; the first is indexed up to _end
         self._end = ngram
-        self._n_waiting = 0  # their tokens
+        self._n_waiting = 0  # number of tokens in _waiting
 
     def add(self, tokens: Sequence[int]) -> None:
         """Add a finished text, to be indexed by index()."""
@@ -152,9 +152,9 @@ class LookupPool:
 class Lookup:
     """Guesses what followed the last tokens of a growing sequence when they occurred before.
 
-    A match is an earlier occurrence of the last tokens: at most max_ngram tokens when found, more while its
-    guesses are right. The longest match in the sequence counts, and the later of two equally long ones. If it
-    is shorter than the n-grams of the pool, which holds other texts, a match in the pool counts instead.
+    A match is an earlier occurrence of the last tokens. It has at most max_ngram tokens when found, and grows
+    while its guesses are right. The longest match counts, and the later of two equally long ones. If it is
+    shorter than the n-grams of the pool, which holds other texts, a match in the pool replaces it.
     """
 
     def __init__(
@@ -169,10 +169,10 @@ class Lookup:
             (n, (1 << TOKEN_BITS * n) - 1, {}) for n in range(min_ngram, max_ngram + 1)
         ]
         self._own_rates = match_rates()
-        self._rates = self._own_rates  # those of the text that is followed
-        self._text = self._tokens  # the text that is followed,
-        self._at = 0  # where in it the guess begins,
-        self._length = 0  # and how many tokens agree before that; 0: none is followed
+        self._rates = self._own_rates  # hit rates of _text
+        self._text = self._tokens  # the text with the match, from which guesses are taken
+        self._at = 0  # index in _text of the next guess
+        self._length = 0  # length of the match, which ends before _at; 0: there is none
 
     @property
     def n_tokens(self) -> int:
@@ -240,8 +240,8 @@ class Lookup:
     def _last_occurrence(self) -> tuple[int, int]:
         """Return the index after the previous occurrence of the text's last tokens, and their number.
 
-        The longest of the last n-grams that occurred before counts; return (0, 0) if none did. Also index the
-        last n-grams.
+        Of the n-grams at the text's end, the longest one that occurred before counts; return (0, 0) if none
+        did. Also index these n-grams.
         """
         now, whole = len(self._tokens), self._gram
         end, length = 0, 0

@@ -60,7 +60,7 @@ class RemoteDrafters:
         self._max_ahead, self._clock = max_ahead, clock
         self.hits = HitRates()  # of every source, over all sessions
         self._yields = Yields()
-        self._left = JUDGED  # steps until places are given anew
+        self._left = JUDGED  # steps until the next _review()
         self._arrived: deque[tuple[float, Draft | Want]] = deque(maxlen=MAX_UNREAD)
         self._joins = itertools.count()
         self._present: dict[str, tuple[int, Presence]] = {}  # by id: number of its join, presence
@@ -70,7 +70,7 @@ class RemoteDrafters:
         self._sessions: dict[int, Speculated] = {}  # by wire id
         # by wire id: sessions whose prompt is being evaluated, on cores that drafters may use, too
         self._prompts: dict[int, Speculated] = {}
-        self.may_draft = False  # whether any drafter is neither refused nor resting
+        self.may_draft = False  # True if any drafter is neither refused nor paused
 
     # -- Listener: the bus's reader thread ----------------------------------------
 
@@ -148,7 +148,7 @@ class RemoteDrafters:
         self._assign(speculated)
 
     def close(self, speculated: Speculated, *, keep: bool) -> None:
-        """Send the session's last tokens to its drafters, and close it there; `keep`: they keep its cells."""
+        """Send the session's last tokens to its drafters, and close it there; `keep`: they keep its KV."""
         self.send_commits(speculated)
         self._sessions.pop(speculated.wire_id, None)
         self._prompts.pop(speculated.wire_id, None)

@@ -1,4 +1,4 @@
-"""Send the target's hidden rows of committed tokens to drafters with a head."""
+"""Send the target's hidden rows (hidden states, a row per committed token) to drafters with a head."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.speculation.wire.messages import MAX_ROWS_BYTES, Rows
 
 
 def meet_readers(target: RowGiver | None, used: Sequence[DrafterRecord]) -> RowGiver | None:
-    """Have the target keep the hidden rows that these drafters read; return it, None if they read none."""
+    """Make the target keep the hidden rows that these drafters read; return it, or None if they read none."""
     if target is not None:
         target.keep_rows({one.presence.rows.layers for one in used if one.presence.rows})
     return target if any(one.presence.rows for one in used) else None

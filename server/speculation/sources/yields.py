@@ -33,9 +33,9 @@ class Yields:
         return own.share(share) if own else share
 
     def fits(self, speculated: Speculated, drafter: str) -> float:
-        """Return the fraction of the session's tokens that the drafter guesses right, to compare sessions.
+        """Return the drafter's fraction of right guesses in this session alone, to compare sessions.
 
-        Other sessions do not count. Return MEAN if the drafter has not drafted in this session yet.
+        Return MEAN if the drafter has not drafted in this session yet.
         """
         own = speculated.yields.get(drafter)
         return own.share() if own else MEAN
@@ -67,7 +67,7 @@ class Yields:
                 for one in (own, self._all[drafter]):
                     # the estimated reading time may have been too short
                     one.observe(min(max(0, n_right), n_tokens), n_tokens)
-            if n_tokens >= JUDGED or (n_tokens < 0 and n_right > 0):  # or it has read all
+            if n_tokens >= JUDGED or (n_tokens < 0 and n_right > 0):  # or it guesses already
                 own.n_tokens, own.n_right = position, right
         for drafter, one in speculated.yields.items():
             if drafter not in speculated.drafters:

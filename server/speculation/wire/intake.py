@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-HEARTBEAT_S = 0.25  # seconds between two renewals of a process's keys, which also look who is here
+HEARTBEAT_S = 0.25  # seconds between two heartbeats, which renew a process's keys and look for its peers
 MOST_S = HEARTBEAT_S / 10
 """Maximum processor seconds of reading in one interval, not counting a message that was waited for.
 

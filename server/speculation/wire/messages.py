@@ -20,7 +20,7 @@ from server.sampling.params import SamplingParams
 WIRE_VERSION = 4
 REFUSE_VERSION = 2
 MAX_MESSAGE_TOKENS = 1 << 20  # tokens of one Open or Commit
-# Bytes of one message, and roughly of one pipeline: twice those of the most tokens, of four bytes each
+# Maximum bytes of one message, and roughly of one pipeline: twice MAX_MESSAGE_TOKENS of four bytes each
 MAX_BYTES = 2 * 4 * MAX_MESSAGE_TOKENS
 MAX_NODES = 256  # nodes of one Draft
 MAX_ROWS_BYTES = MAX_BYTES // 8  # of one Rows: 42 rows of three layers of width 4096
@@ -74,12 +74,12 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """lead → drafter: the target's hidden rows of committed tokens, for a drafter with a head."""
+    """lead → drafter: the target's hidden rows (states) of committed tokens, for a drafter with a head."""
 
     session: int
-    base: int  # place in the text of the first row's token
-    width: int  # numbers of a row
-    data: bytes  # the rows, one after the other, of float16
+    base: int  # position of the first row's token in the text
+    width: int  # values per row
+    data: bytes  # the rows, one after the other, as float16
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ TRIES = 3
 FAILOVER_S = 60.0
 BACKOFF_S = (0.1, 1.0)  # seconds: first and longest pause before trying again
 IO_TIMEOUT_S = 8 * HEARTBEAT_S  # for the server to answer: a read may block for one heartbeat
-OWN = "sentinel_"  # before options of such a URL that are for the sentinels
+OWN = "sentinel_"  # prefix of a URL's options that are for the sentinels
 SENTINEL_PORT = 26379  # where sentinels listen, by their documentation
 
 logger = logging.getLogger("duo.bus")

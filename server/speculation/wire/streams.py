@@ -36,10 +36,10 @@ from server.speculation.wire.redis_url import shown_url
 from server.speculation.wire.roster import MAX_CARD_BYTES, MAX_PEERS, Roster, member_name, write_card
 
 PRESENCE_TTL_MS = int(8 * 1000 * HEARTBEAT_S)  # a process that misses eight heartbeats is gone
-# Of inboxes and the set of members: a process that was silent finds its inbox
+# TTL of inboxes and of the set of members: a process that was silent for a while still finds its inbox
 KEYS_TTL_MS = 5 * PRESENCE_TTL_MS
 MAX_MEMBERS = 4 * MAX_PEERS  # names in the set: four times as many as a process looks at, of either role
-BUS_BACKLOG = 1024  # most messages that an inbox keeps for a reader that lags, and that wait to be sent
+BUS_BACKLOG = 1024  # maximum messages in an inbox, and maximum messages that wait to be sent
 READ_COUNT = 32  # entries of one read
 BUS_CLOSE_S = 2 * HEARTBEAT_S  # maximum wait of close() for the threads; one blocks for up to a heartbeat
 
@@ -76,10 +76,10 @@ class RedisBus:
         self._closing = threading.Event()
         self._closed = threading.Event()  # a thread that ends later closes its connections itself
         self._threads: list[threading.Thread] = []
-        self._up = False  # the rest is for the reader's thread only
+        self._up = False  # only the reader's thread changes this and what follows
         self._outage = False  # already reported
         self._last = _START  # entry read last
-        self._peers: tuple[Presence, ...] = ()  # members that the listener was told last
+        self._peers: tuple[Presence, ...] = ()  # members that were last reported to the listener
         self._roster = Roster(self._their_role)
         self._intake = Intake()
         self._most = MAX_TO_LEAD if presence.role == "lead" else MAX_BYTES  # bytes of one entry
