@@ -71,7 +71,14 @@ def run(settings: DrafterSettings) -> int:
         kind = assemble(settings, stack)
         logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, _on_threads(settings))
         own = Presence(
-            id, "drafter", kind.name, version("duo"), kind.vocabulary, kind.capacity, rows=kind.rows
+            id,
+            "drafter",
+            kind.name,
+            version("duo"),
+            kind.vocabulary,
+            kind.capacity,
+            kind="head" if settings.head else settings.kind,
+            rows=kind.rows,
         )
         if kind.host:
             own = replace(own, host=kind.host, kernel=kind.host)

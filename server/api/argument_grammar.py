@@ -166,7 +166,7 @@ class ArgumentGrammar(OwnValues):
         )
 
     def _of_alternative(self, alternative: Schema) -> str:
-        """Return an expression for one alternative of a schema: a value of its enum, or any value of its type."""
+        """Return an expression for one alternative of a schema: its enum's values, or all of its type."""
         if "enum" not in alternative:
             return self.python(alternative)
         each = [

@@ -127,7 +127,8 @@ class ReplyChoice:
                     self._note_progress(event.n_cached, event.at)
                 case Progress():
                     self._note_progress(event.n_evaluated, event.at)
-                    begin = event.n_evaluated - len(event.logprobs)  # after a preemption, tokens are evaluated again
+                    # may overwrite: after a preemption, tokens are evaluated again
+                    begin = event.n_evaluated - len(event.logprobs)
                     self._of_prompt[begin:] = event.logprobs
                 case Committed():
                     self._read_commit(event)

@@ -155,8 +155,8 @@ class GrammarRules:
         Args:
             marker: The marker that ends the text.
             schema: The schema of the text.
-            behind: Texts of which one must follow the marker that ends the text. A marker before other text
-                is part of the text. Empty: the first marker ends the text.
+            behind: The marker ends the text only if one of these texts follows it; otherwise it is part of
+                the text. Empty: the first marker ends the text.
         """
         most = self._max_length(schema)
         if most is None:

@@ -160,9 +160,7 @@ class History:
         try:
             tokens = await remembering
             if tokens:
-                pictures = self._services.spans(
-                    tokens
-                )  # the ended request keeps its pictures known
+                pictures = self._services.spans(tokens)  # the ended request keeps its pictures known
                 request = GenerationRequest(
                     tokens, salt=ended.salt, precompute=True, patient=True, pictures=pictures
                 )

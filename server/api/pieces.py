@@ -55,7 +55,7 @@ def inputs_schema(most: int) -> dict[str, Any]:
 
 
 def unwrapped(given: Any) -> Any:
-    """Replace an object with a prompt_string or text parts by its text, also in a list.
+    """Convert each object that has a prompt_string or text parts to its text, also within a list.
 
     Raises:
         ValueError: An object has another form, or contains pictures.

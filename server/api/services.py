@@ -86,6 +86,7 @@ class DrafterHealth:
     name: str = ""  # name shown to people
     guess_ms: float = 0.0  # milliseconds per guess, by its latest message; 0: unknown
     rests: str | None = None  # why it is paused, None if it is not paused
+    kind: str = "model"  # model, head, engine, browser, lookup or replay
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Replace parts of a message that the model cannot read by short texts. Pure."""
+"""Put short texts in place of message parts that the model cannot read. Pure."""
 
 from __future__ import annotations
 

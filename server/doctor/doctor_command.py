@@ -93,7 +93,7 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
 
     Raises StartupError or BackendError.
     """
-    settings = prepared(settings.model_copy(update={"mmproj_auto": False}))  # which it has no use for
+    settings = prepared(settings.model_copy(update={"mmproj_auto": False}))  # no projector is measured
     machine = Machine(n_cores(), free_memory_of_gpus())
     draft = draft_for(settings, machine)
     if draft is None:

@@ -121,7 +121,9 @@ class DraftCache:
     # -- branches ----------------------------------------
 
     def begin(self, session: DraftSession, fork: int, second: DraftGuess, gain: float) -> Branch | None:
-        """Begin a branch in a free sequence, else in that of a less likely branch, which keeps its guesses.
+        """Begin a branch in a free sequence, else in the sequence of a less likely branch.
+
+        That branch keeps its guesses, but gets no more.
 
         Args:
             session: The session.

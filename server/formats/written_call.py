@@ -77,7 +77,7 @@ class TaggedCallReader(ArgumentReader):
         return head.end()
 
     def _read_end(self, text: str, at: int, start: int) -> int | None:
-        """End the call if the text at `start` does so, and return `at`; return None if it may still do so."""
+        """If the text at `start` ends the call, end it and return `at`; None if more text must decide."""
         if not text.startswith(self._calls.follow[0], start):
             return None
         self.finish()

@@ -29,7 +29,7 @@ def schema_to_lark(schema: Mapping[str, Any]) -> str:
 
 
 def to_lark(lexed: Lexed, rules: Rules) -> str:
-    """Return a lexed grammar in Lark. `rules`: the grammar before lexing, which has referenced rules."""
+    """Return a lexed grammar in Lark. `rules`: the grammar before lexing, to look up references."""
     _, lines = part_of_lark(lexed, rules)
     return "\n".join([_HEADER, *lines]) + "\n"
 

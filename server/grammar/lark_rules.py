@@ -76,7 +76,7 @@ class _Rules:
         self._at = 0
         self._nesting = 0
         self._rules: dict[str, Node] = {}
-        self._mentioned: dict[str, int] = {}  # line of the mention of each name
+        self._mentioned: dict[str, int] = {}  # line that mentions a rule or terminal, by its name
         self._ignored: list[Node] = []
 
     def all(self) -> dict[str, Node]:
@@ -236,7 +236,7 @@ class _Rules:
             raise _invalid_grammar(line, str(error)) from None
 
     def _with_ignored(self) -> dict[str, Node]:
-        """Return the rules, changed so that what %ignore names may begin a text and follow each terminal."""
+        """Return the rules; text that %ignore names may now begin a text and follow each terminal."""
         ignored = Repeat(choice(self._ignored), 0, None)
         rules = {
             name: node if name.isupper() else _behind_terminals(node, ignored)

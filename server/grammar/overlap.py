@@ -93,7 +93,7 @@ def follows(rules: Rules, automata: Mapping[Lexeme, Automaton], budget: Budget) 
     """Return, for each lexeme, the bytes that may come directly after it within a text."""
     lexemes = {lexeme: (one.begins, 1 << i, one.nullable) for i, (lexeme, one) in enumerate(automata.items())}
     known: dict[str, Ends] = dict.fromkeys(rules, (0, 0, False))
-    links: dict[int, Bytes] = defaultdict(int)  # by sets of the lexemes before, the bytes that may follow
+    links: dict[int, Bytes] = defaultdict(int)  # by set of lexemes: the bytes that may follow them
 
     def leaf(node: Node) -> Ends:
         budget.spend()

@@ -18,7 +18,7 @@ _CLASSES: dict[str, _Ranges] = {
     "SPACE": [(0x09, 0x0D), (0x20, 0x20)],
     "WORD": [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)],
 }
-"""Classes of ASCII characters, as in Rust's and JavaScript's grammars of tools."""
+"""Code points of the classes \\d, \\s and \\w: ASCII only, as tools of Rust and JavaScript mean them."""
 
 
 class RegexError(ValueError):

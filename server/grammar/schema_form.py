@@ -90,7 +90,7 @@ _FORMS: Mapping[str, _Form] = {
     "required": (_is_texts, "must be a list of texts"),
     "enum": _LIST,
 }
-"""Checks of the values of keywords that do not contain a single schema."""
+"""Checks of the values of known keywords, except keywords whose value is a schema (_SINGLE)."""
 
 
 def is_absent(keyword: str, value: Any) -> bool:

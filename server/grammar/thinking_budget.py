@@ -42,7 +42,7 @@ class ThinkingBudget:
 
     If thoughts are opened again after content, the remaining part of the limit applies. At the limit the
     reply must continue with the ending, which closes the thoughts. The inner constraint reads the ending up
-    to the first token that it does not allow. If it constrains only the answer, it reads no token of the
+    to the first token that it does not allow. A constraint of the answer alone thus reads no token of the
     ending, and begins with the answer.
     """
 
@@ -65,7 +65,7 @@ class ThinkingBudget:
         self._left = limit.most
         self._ending = ending
         self._forced: tuple[int, ...] = ()
-        self._taken = False  # True while the inner constraint has accepted all of the ending
+        self._taken = False  # True while the inner constraint has accepted all tokens of the ending so far
         self._tail = ""  # end of the guarded text, in which a marker may be forming
         self._character = codecs.getincrementaldecoder("utf-8")("replace")
         self._any = np.ones(vocabulary.size, dtype=np.bool_)

@@ -205,6 +205,7 @@ def _health_of(
                 name,
                 round(1e3 * record.guess_s, 3),
                 record.rests or None,
+                record.presence.kind,
             )
             for record, name in zip(records, names([one.presence for one in records]), strict=True)
         ],

@@ -25,7 +25,7 @@ class GridSpan:
     start: int  # rows of the sequence before the picture
     n_rows: int
     position: int  # llama.cpp's position of the picture's first row
-    n_positions: int  # from there to the row after the picture
+    n_positions: int  # positions from there to the row after the picture
     n_read: int  # number of rows, from the picture's first on, that are in the sequence
 
     @property
@@ -40,7 +40,7 @@ class GridSpan:
 
 
 class GridPositions(OverModel):
-    """Implements ReadsRows over a model with M-RoPE. Does not own it."""
+    """Wraps a model with M-RoPE, which it does not own, and implements ReadsRows."""
 
     def __init__(self, backend: ReadsRows) -> None:
         super().__init__(backend)

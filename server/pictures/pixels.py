@@ -93,7 +93,7 @@ def _check_size(width: int, height: int, place: str) -> None:
 
 
 def _high_byte(grey: Any) -> Any:
-    return grey / 256  # no // here: Pillow calls it with a formula
+    return grey / 256  # not //: Pillow passes an object that lacks it
 
 
 def _eight_bits(picture: Any) -> Any:
@@ -101,7 +101,7 @@ def _eight_bits(picture: Any) -> Any:
     if not picture.mode.startswith("I;16"):
         return picture
     scaled = picture.point(_high_byte, "L")
-    scaled.info.pop("transparency", None)  # a grey of 16 bits
+    scaled.info.pop("transparency", None)  # a grey of 16 bits, wrong after scaling
     return scaled
 
 

@@ -37,7 +37,7 @@ def _library() -> Any:
 
 
 class Projector:
-    """Implements Encoder with a projector file and the model that it was made for. Owns it until close()."""
+    """Implements Encoder with a projector file, for the model that it was made for. Owns the projector."""
 
     def __init__(self, path: Path, model: LoadedModel, *, n_threads: int, gpu: bool, most_rows: int) -> None:
         """Load a projector.
@@ -55,7 +55,7 @@ class Projector:
         if not path.is_file():
             raise StartupError(f"no projector at {path}: give the path of a GGUF file with --mmproj")
         self._mtmd = _library()
-        self._mtmd.mtmd_helper_log_set(log_line, None)  # libmtmd's, too
+        self._mtmd.mtmd_helper_log_set(log_line, None)  # libmtmd logs like llama.cpp
         self._n_embd = int(C.llama_model_n_embd_inp(model.handle))
         self._most_rows = most_rows
         self._lock = Lock()  # a context encodes one picture at a time

@@ -1,4 +1,4 @@
-"""Wrap a model so that it reads pictures: it decodes their rows of a batch from embeddings."""
+"""Wrap a model so that it reads pictures: their rows of a batch are decoded from embeddings, not tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_PLACE: Place = PicturePart(), 0
 
 
 class WithPictures(OverModel):
-    """Implements Backend over a model. Does not own it."""
+    """Wraps a model, which it does not own, and implements Backend."""
 
     def __init__(self, backend: ReadsRows, pictures: Pictures) -> None:
         super().__init__(backend)

@@ -54,7 +54,7 @@ class DistantLog:
                 if END in fields:
                     return
                 chunk, n_events = fields.get(EVENTS, b""), of_entry(id)[1]
-                if n_events > after + 1:  # a later term may begin before `after`
+                if n_events > after + 1:  # entries of a later term may repeat events
                     yield without_first(chunk, max(0, after + 1 - n_events + chunk.count(EVENT_END)))
                     after = n_events - 1
             if entries:

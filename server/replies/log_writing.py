@@ -95,7 +95,6 @@ class LogWriting:
         names: ReplyNames,
         group: str,
         ttl_ms: int,
-        *,
         cancel: Callable[[str, str], None],
         on_written: Callable[[Sequence[Progress]], None],
     ) -> None:
@@ -114,7 +113,7 @@ class LogWriting:
         self._cancel = cancel
         self._on_written = on_written
         self._logs: list[Written] = []
-        self._withdrawn: list[Written] = []  # lost logs that nobody has to take up any more
+        self._withdrawn: list[Written] = []  # lost logs, which others must not take up
         self._given_up: set[tuple[str, str]] = set()
         self._renewed_at = float("-inf")
 
@@ -297,7 +296,7 @@ def last_term(entries: Sequence[tuple[bytes, Any]]) -> int:
 
 
 def _checked(reply: Any) -> Any:
-    """Return a reply of Redis: _REFUSED if an entry's id was too small. Raises all other errors of Redis."""
+    """Return an answer of Redis; _REFUSED for the error that an entry's id is too small. Raise others."""
     if isinstance(reply, Exception):
         if "equal or smaller" in str(reply):
             return _REFUSED

@@ -94,7 +94,7 @@ class MemoryStore:
         return self.held_log(salt, id)
 
     async def cancel(self, salt: str, id: str) -> bool:
-        """Return True if the log is being written: in this process, where the caller can cancel the reply."""
+        """Return True if this process writes the log. The caller then cancels the reply itself."""
         return await self.is_written(salt, id)
 
     async def is_written(self, salt: str, id: str) -> bool:

@@ -35,7 +35,7 @@ MOST_DOCUMENT = 15 << 20
 ITEM_BYTES = 384  # Redis memory for an item's name: 345 measured over 600,000 items (Valkey 9.1)
 CHANGES = 16  # maximum tries of a change, if other changes of the response interfere
 LEASES_RENEWED_S = (
-    3.0  # after an outage until no lease means no writer: a living one renews its lease within 1 s
+    3.0  # seconds after an outage until a missing lease shows a dead writer: others renew theirs within 1 s
 )
 
 T = TypeVar("T")
@@ -61,9 +61,7 @@ class RedisStore:
         self._beside = MemoryStore(self._bounds)
         self._group = group
         ttl_ms, known = round(self._bounds.kept_s * 1e3), group or LeadGroup("", "")
-        self._writing = LogWriting(
-            self._names, known.digest, ttl_ms, cancel=self._cancel_here, on_written=self._note_soon
-        )
+        self._writing = LogWriting(self._names, known.digest, ttl_ms, self._cancel_here, self._note_soon)
         self._orphans = Orphans(self._names, known.digest, known.name, lambda: self._writing.scoped_ids)
         self._link = RedisLink(url, self._writing.write_new)
         self._writing.attempt = self._link.attempt
@@ -72,7 +70,7 @@ class RedisStore:
         self._live: dict[tuple[str, str], ReplyLog] = {}  # the logs that this process writes
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_cancel: Callable[[str, str], object] = lambda salt, id: None
-        self.on_taken: Callable[[str, str], object] = lambda salt, id: None  # another lead writes this log
+        self.on_taken: Callable[[str, str], object] = lambda salt, id: None  # called with a log taken up
 
     def put(self, owner: Owner, stored: StoredResponse) -> Kept:
         document = stored.encoded()
@@ -217,7 +215,7 @@ class RedisStore:
         self._drop_excess(client, owner, all_held)
 
     def _queue_put(self, pipe: Any, owner: Owner, stored: StoredResponse, document: bytes, size: int) -> None:
-        """Queue the commands that keep a response of `size` bytes; the last returns its API key's hash."""
+        """Queue commands to keep a response of `size` bytes; the last reads all_held for _drop_excess()."""
         ttl = round(self._bounds.kept_s * 1e3)
         held = self._names.held(owner.tenant)
         pipe.set(self._names.response(owner.salt, stored.id), document, px=ttl)
@@ -314,27 +312,22 @@ class RedisStore:
     def _note_soon(self, progress: Sequence[Progress]) -> None:
         """Have the event loop note what was written: one wake-up for all logs."""
         if self._loop is not None:
-            _soon(self._loop, self._note_written, progress)
+            _soon(self._loop, lambda: [self._note_written(*one) for one in progress])
 
-    def _note_written(self, progress: Sequence[Progress]) -> None:
-        for one in progress:
-            self._note_one(one.of, one.n, one.outcome)
-
-    def _note_one(self, of: Written, n: int, outcome: Outcome) -> None:
+    def _note_written(self, of: Written, n: int, outcome: Outcome) -> None:
         """Show readers the first n chunks of a log, which Redis has, and act on the outcome."""
-        salt, id, log = of.salt, of.id, of.log
         if outcome == "lost":
-            log.lose()
-        elif log.guarded:
-            log.show_chunks(n)
-        if outcome == "goes on" or self._live.get((salt, id)) is not log:
+            of.log.lose()
+        elif of.log.guarded:
+            of.log.show_chunks(n)
+        if outcome == "goes on" or self._live.get((of.salt, of.id)) is not of.log:
             return
-        del self._live[salt, id]
+        del self._live[of.salt, of.id]
         if outcome == "lost":
-            self._beside.hold_log(salt, id, log)
+            self._beside.hold_log(of.salt, of.id, of.log)
         elif outcome == "fenced":
-            log.give_way()
-            self.on_taken(salt, id)
+            of.log.give_way()
+            self.on_taken(of.salt, of.id)
 
     def _cancel_here(self, salt: str, id: str) -> None:
         if self._loop is not None:

@@ -17,7 +17,7 @@ from server.sampling.noise import gumbel
 from server.sampling.peaks import Peaks
 
 TINY = 1e-6  # temperature: a smaller one counts as 0, since logits divided by it may be infinite
-_MAX_CANDIDATES_KEPT = 4_096  # maximum candidates that are drawn directly; a whole row is faster for more
+_MAX_CANDIDATES_KEPT = 4_096  # with more candidates, drawing from a whole row is faster
 
 
 class Candidates:

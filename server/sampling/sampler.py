@@ -115,7 +115,7 @@ class Sampler:
             else self._filtered_candidates(edited, position).distribution()
         )
         _check_finite(float(edited[found.ids[0]]))
-        _check_finite(found.probabilities[0])  # one that is not a number makes all so
+        _check_finite(found.probabilities[0])  # if one were NaN, all would be
         return found
 
     def _pick_token(self, row: Row, position: int, mask: npt.NDArray[np.bool_] | None) -> _Pick:

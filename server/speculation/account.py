@@ -27,7 +27,7 @@ FORGET = 0.03
 
 
 def made_good_after(lost: float) -> float:
-    """Return how many tokens must be made until a loss of `lost` tokens is the fraction LOSS of them."""
+    """Return the number of tokens of which `lost` are the fraction LOSS: after these, a loss is made good."""
     return lost / LOSS
 
 

@@ -143,9 +143,9 @@ def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
     """Return True if one more guess on this path pays, together with the best number of later ones.
 
     A guess always costs its round, but its row only if it is verified. If the next guess is sure, later ones
-    are assumed to be sure, too; if it is unsure, they are assumed to be unsure. Later ones count, because four
-    rows may pay although one does not, where the time of rows rises in steps. This is gain.best(), stopped as soon
-    as the answer is known.
+    are assumed to be sure, too; if it is unsure, they are assumed to be unsure. Later ones count, because
+    four rows may pay although one does not, where the time of rows rises in steps. This is gain.best(),
+    stopped as soon as the answer is known.
 
     Args:
         path: The session's guesses so far.

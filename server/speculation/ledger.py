@@ -203,14 +203,14 @@ class Ledger:
             self._book_probe(plan)
 
     def _book_probe(self, plan: DraftPlan) -> None:
-        """Count the step in the account of probes: the cost of a probe, else one step of a pause."""
+        """Book the cost of a probing guess in the account of probes, or count one step of its pause."""
         if plan.drafting and plan.drafting.probe_s and self.rates.undrafted_rate:
             self.probes.book(-plan.drafting.probe_s * self.rates.undrafted_rate)
         elif self.probes.paused:
             self.probes.wait()
 
     def _learn_shape(self, plan: DraftPlan) -> None:
-        """Tell ShapeTimes if a wider step was best, or that the step had other rows, such as a prompt's."""
+        """Tell ShapeTimes whether a wider step was best, or that the step also had rows of a prompt."""
         shapes = self.times.shapes
         if not plan.step.n_active:
             return

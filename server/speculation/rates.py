@@ -139,7 +139,7 @@ class Rates:
         return uncrowded_s or math.inf
 
     def undisturbed_s(self, timing: StepTiming) -> float:
-        """Return the seconds of the step's decode; the usual seconds if it took STEP_OUTLIER times as long.
+        """Return the seconds of the step's decode; its usual seconds if it took STEP_OUTLIER times these.
 
         For example, a step during which the process was stopped says nothing about the cost of guesses.
         """

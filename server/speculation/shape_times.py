@@ -7,8 +7,8 @@ and about this number of cells exists (graph_keys.py). Only later steps take the
 So steps are padded to one of a few widths: the one with the largest gain, less the cost of changing to it.
 The cost is spread over the number of steps for which the width is likely to stay best. It includes a later
 change back to undrafted steps, which are not padded, weighted by its probability, since a prompt may come
-first. After a step of another shape (with rows of a prompt, or another number of
-sessions) an undrafted step is a change of width as well.
+first. After a step of another shape (with rows of a prompt, or another number of sessions) an undrafted step
+is a change of width as well.
 """
 
 from __future__ import annotations

@@ -96,10 +96,10 @@ class StepTimes:
         """Return the rows to which a step of n_rows rows is padded because the wider decode is faster.
 
         Return n_rows if no padding pays. Calibration proposes a width. Once a step of that width with about
-        n_cells cells was seen, two steps of n_rows rows must confirm that it saves time, since a padded step
-        does not show its unpadded time. Measured steps alone never cause padding: if other work had slowed
-        the narrow steps, the padded steps that follow would not show that this is over. Where a change of
-        width costs more than rows do, the plan sets the width, and this method never pads.
+        n_cells cells was seen, two steps of n_rows rows must confirm that it saves time. Measured steps alone
+        never propose a width: if other work had slowed the narrow steps, all later ones would be padded, and
+        no step would show that the narrow ones are fast again. Where a change of width costs more than rows
+        do, the plan sets the width, and this method never pads.
         """
         width = n_rows if self.shapes.pays else self._wider.get(n_rows, n_rows)
         here = self._buckets.get(_bucket(n_cells), {})

@@ -47,9 +47,10 @@ class ShownReplies:
             self._console.print(self._legend_text(counts))
 
     def _show_delta(self, delta: Any, tokens: Any, *, thinking: bool) -> bool:
-        """Print a delta; return True if its last text is reasoning, as `thinking` says of the text before.
+        """Print a delta; return True if the text so far ends with reasoning.
 
-        tokens: Text and source of each token in the delta's content, if known.
+        thinking: True if the text before the delta does. tokens: Text and source of each token in the delta's
+        content, if known.
         """
         thought, text = delta.get("reasoning_content"), delta.get("content")
         if thought:

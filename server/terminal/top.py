@@ -140,7 +140,7 @@ def _drafter_table(now: Sample) -> RenderableType:
         remark = f"refused: {one['reason']}" if refused else f"rests: {rests}" if rests else ""
         table.add_row(
             str(one.get("name") or one["id"]),
-            str(one["model"]),
+            one["model"] if one.get("kind", "model") == "model" else f"{one['kind']}: {one['model']}",
             str(drafted),
             _percent_text(counts.get("accepted", 0), drafted),
             *(str(counts.get(name, 0)) for name in outcomes),

@@ -48,7 +48,7 @@ class Capabilities:
     developer: bool = False  # the template shows a developer message at the beginning
     system_alone: bool = True  # the template shows a system message that is the only message
     single_instruction: bool = False  # it shows only one system or developer message at the beginning
-    # roles, of system and developer, whose messages the template also shows in place later on
+    # those of the roles system and developer whose messages the template also shows after other messages
     later_roles: frozenset[str] = frozenset(("system",))
     repeated_roles: bool = True  # consecutive messages may have the same role
     assistant_first: bool = True  # the first message may be the assistant's
@@ -123,10 +123,10 @@ class _Probe:
         )
 
     def _of_instructions(self, found: Capabilities) -> Capabilities:
-        """Return `found`, completed with where the template shows system and developer messages.
+        """Find out where the template shows system and developer messages; return `found` with the results.
 
-        The fields are `system`, `developer`, `system_alone`, `single_instruction` and `later_roles`. The
-        probes have such a message at the beginning, without other messages, twice in a row, or later on.
+        These are `system`, `developer`, `system_alone`, `single_instruction` and `later_roles`. The probes
+        have such a message at the beginning, without other messages, twice in a row, or after others.
         """
         system = self._shows_with_tools([_message_of("system", ONE), _USER], ONE)
         developer = self.knows("developer") and self._shows_with_tools(
@@ -243,10 +243,10 @@ class _Probe:
         return replace(found, part_roles=frozenset(taken))
 
     def of_thoughts(self, found: Capabilities) -> Capabilities:
-        """Return `found`, completed with the form in which the template shows thoughts of earlier replies.
+        """Find out how the template shows thoughts of earlier replies; return `found` with the result.
 
-        If it shows them from a field of the message, `found` is returned as it is. If not, `thought_parts` is
-        set: True if it shows thoughts as parts of the content.
+        If it shows them from a field of the message, `found` is returned unchanged. If not, `thought_parts`
+        is set: True if it shows thoughts as parts of the content.
         """
         calling = _call_history(found, _no_arguments(found))
         calling[1] = _with_thoughts(calling[1], _THOUGHT)

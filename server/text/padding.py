@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 _NUMBER = re.compile(r"\d+")
-_PERCENT = re.compile(r"(\d+)(?=[.\d*]*[hlL]?[diouxXeEfFgGcrsa%])")  # skips keys, which have any text
+_PERCENT = re.compile(r"(\d+)(?=[.\d*]*[hlL]?[diouxXeEfFgGcrsa%])")  # widths, not digits in keys
 _STAR = re.compile(r"%[-#0 +]*(?:\d*\.)?\*")
 
 

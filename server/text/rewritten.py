@@ -8,12 +8,12 @@ from threading import Lock
 MOST_CHARACTERS = 1 << 25
 """Maximum characters kept, both spellings counted: room for 100 conversations of 40,000 tokens.
 
-With half of it, 50 conversations have room. The model evaluates every rewritten call of all others again.
+With half of it, 50 conversations have room. In all others, the model evaluates rewritten calls again.
 """
 
 
 class Rewritten:
-    """Pairs of texts of the same beginning of a prompt: as the template writes it, and as it was generated.
+    """Known beginnings of prompts, each as a pair of texts: the template's, and the generated one.
 
     The least recently used pair is dropped first. Pairs of different salts are kept apart. Safe from any
     thread.

@@ -21,8 +21,8 @@ class StopStrings:
     def n_emittable(self, text: str, *, whole: bool) -> int:
         """Return how many characters of the text may be emitted; set `found` if a stop string ends the text.
 
-        That is the stop string that ends first; if several end there, the longest. Text that may still become
-        a stop string is held back.
+        `found` is the stop string that ends first; if several end there, the longest. Text that may still
+        become a stop string is held back.
 
         Args:
             text: Guarded text that has not been emitted yet.

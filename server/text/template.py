@@ -284,8 +284,8 @@ class ChatTemplate:
     def _default_variables(self, tools: Sequence[Tool] | None) -> dict[str, Any]:
         """Return variables that a client may override, set as llama-server sets them.
 
-        Thinking is on, and templates without a clock get the date. Only firefunction gets the tools as text,
-        because writing 30 tools takes as long as the rest of a rendering.
+        Thinking is on, and templates without a clock get the date. Tools are written as text only if the
+        template reads `functions`, because writing 30 tools takes as long as the rest of a rendering.
         """
         now = datetime.now().astimezone()
         dates = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}

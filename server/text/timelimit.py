@@ -99,7 +99,8 @@ class TimeLimit:
             finally:
                 block.leave()
         except _Ended:
-            block.leave()  # repeat: _Ended may have interrupted the first; the next comes AGAIN_S later
+            # again: _Ended may have interrupted the first leave(); the next _Ended comes AGAIN_S later
+            block.leave()
             raise TimeLimitError(self._seconds) from None
         finally:
             self._blocks.discard(block)

@@ -183,7 +183,7 @@ class Transcript:
     def _make_conversation(
         self, data: bytes, prompt: Sequence[int], reply: Sequence[int], salt: str, n_added: int
     ) -> _Conversation:
-        """Return a conversation, without the part after which the prompt's tokens are not found in the text.
+        """Return a conversation, cut before the first tokens of the prompt that are not found in the text.
 
         n_added: Number of bytes at the reply's beginning that `data` has already.
         """

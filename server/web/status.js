@@ -116,12 +116,12 @@ function show(seen, found) {
 }
 
 function drafters({ drafters: all, draft_mode }) {
-  const rows = all.map(({ name, model: file, state, reason, rests, counts }) => [
-    name, file, state === "accepted" ? (rests ? `rests: ${rests}` : "drafts") : element("span", { class: "bad" }, `refused: ${reason}`),
+  const rows = all.map(({ name, kind, model: file, state, reason, rests, counts }) => [
+    name, kind, file, state === "accepted" ? (rests ? `rests: ${rests}` : "drafts") : element("span", { class: "bad" }, `refused: ${reason}`),
     `${counts.accepted ?? 0} of ${counts.drafted ?? 0} (${percent(counts.accepted ?? 0, counts.drafted ?? 0)})`, told(counts),
   ]);
   const none = draft_mode === "sync" ? "None; a draft model works beside the model itself." : "None. One joins with the command that duo up prints.";
-  table("drafters", ["name", "model", "state", "guesses that were right", "messages"], rows, none);
+  table("drafters", ["name", "kind", "model", "state", "guesses that were right", "messages"], rows, none);
 }
 
 function sources({ drafters: all }, found) {

@@ -41,7 +41,7 @@ export class Watch {
     this.seen = [...now, ...this.seen.filter(({ id }) => !now.some((one) => one.id === id))];
     const called = (list) => list.map(({ name }) => name).join(", ");
     const [working, resting] = [accepted(now).filter(({ rests }) => !rests), accepted(now).filter(({ rests }) => rests)];
-    $("status").title = accepted(now).map(({ name, model: file, rests }) => `${name}: ${file}${rests ? `, rests: ${rests}` : ""}`).join("\n");
+    $("status").title = accepted(now).map(({ name, kind, model: file, rests }) => `${name}: ${kind}, ${file}${rests ? `, rests: ${rests}` : ""}`).join("\n");
     let line = working.length ? `drafting: ${called(working)}` : draft_mode === "sync" ? "drafts by itself" : resting.length ? "" : "no drafters";
     if (resting.length) line += `${line && " · "}resting: ${called(resting)}`;
     const refused = now.filter(({ state }) => state === "refused");

@@ -75,7 +75,8 @@ def test_no_browser_changes_a_text(duo: Duo, answer: Callable[[dict[str, Any]], 
     with lending(duo, answer):
         text = duo.ask("Explain lists in Python.", **ASKED)["choices"][0]["message"]["content"]
         [seen] = duo.drafters()
-        assert (seen["name"], seen["model"]) == ("liar", "duo-tiny-draft-q8_0.gguf in a browser")
+        assert (seen["name"], seen["kind"]) == ("liar", "browser")
+        assert seen["model"] == "duo-tiny-draft-q8_0.gguf in a browser"
         assert (sum(seen["counts"].values()) > 0) == (answer is lie)
     assert duo.ask("Explain lists in Python.", **ASKED)["choices"][0]["message"]["content"] == text
 

@@ -81,7 +81,7 @@ def test_head_comes_again_and_changes_no_bit(pair: Pair, tmp_path: Path):
         for _ in range(2):
             with closing(endless_reply(duo)) as chunks, joined(pair.by_head(duo), tmp_path) as drafter:
                 until(lambda: next(chunks) and accepted(duo), JOINS_S, "no guess of the head was accepted")
-                assert [one["model"] for one in duo.drafters()] == [pair.shown]
+                assert [(one["kind"], one["model"]) for one in duo.drafters()] == [("head", pair.shown)]
                 drafter.kill()
                 until(lambda: next(chunks) and not duo.drafters(), JOINS_S, "the lead did not miss it")
                 assert len([next(chunks) for _ in range(20)]) == 20, "the reply went on"

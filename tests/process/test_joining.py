@@ -97,6 +97,6 @@ def test_another_server_drafts(tmp_path: Path):
         with closing(endless_reply(duo)) as chunks, joined(command, tmp_path):
             read_until(chunks, lambda: accepted_of_second(duo), "no guess of the engine was accepted")
             [second] = [one for one in duo.drafters() if one["id"].startswith("second-")]
-            assert second["model"] == f"llama-server at {engine.url}"
+            assert (second["kind"], second["model"]) == ("engine", f"llama-server at {engine.url}")
             engine.process.kill()
             assert len([next(chunks) for _ in range(20)]) == 20, "the reply went on"

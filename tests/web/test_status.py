@@ -24,6 +24,7 @@ COUNTS = {"drafted": 10, "accepted": 8, "fresh": 3, "stale": 1}
 LAPTOP = {
     "id": "laptop-1-00aa11bb",
     "name": "laptop",
+    "kind": "engine",
     "model": "small",
     "state": "accepted",
     "reason": None,
@@ -79,7 +80,8 @@ def test_drafters_show_names_and_outcomes(page: Page, lead: Lead):
     expect(page.locator("#drafters tbody tr")).to_contain_text(
         "3 in time, 1 wrong, too late or for a closed conversation"
     )
-    state = page.locator("#drafters tbody td").nth(2)
+    state = page.locator("#drafters tbody td").nth(3)
+    expect(page.locator("#drafters tbody td").nth(1)).to_have_text("engine")
     expect(state).to_have_text("drafts")
     health["drafters"] = [{**LAPTOP, "rests": "the lead is faster without it now"}]
     expect(state).to_have_text("rests: the lead is faster without it now")

@@ -68,6 +68,8 @@ class HealthDrafter(TypedDict):
     """Milliseconds per guess, by its latest message; 0: unknown."""
     name: str
     """Name shown to people."""
+    kind: str
+    """Source of its guesses: model, head, engine, browser, lookup or replay."""
     model: str
     state: Literal["accepted", "refused"]
     reason: str | None

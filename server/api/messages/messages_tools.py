@@ -27,7 +27,7 @@ class ClientTool(Body):
     """Nested at most 120 levels deep."""
     strict: bool | None = None
     allowed_callers: Annotated[list[str], Field(fail_fast=True)] | None = None
-    """Who may call the tool. Without `direct` only code may, so the tool is left out."""
+    """Who may call the tool. Without `direct`, only code on Anthropic's servers may, so it is left out."""
     defer_loading: bool = False
     """true: the tool is left out until a tool_reference names it, and is shown there. Has no effect if the
     request leaves the search to Anthropic's servers, since this server does not search."""

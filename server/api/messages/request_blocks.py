@@ -97,7 +97,7 @@ class OtherBlock(Body):
     def text(self) -> str:
         """Return the block's texts, one a line; "" if there is none.
 
-        A picture or file without texts has a text that replaces it.
+        For a picture or file without texts, return the text that replaces it.
         """
         return "\n".join(texts_in(self.fields)) or (stand_in(self.type) if self.is_unseen else "")
 

@@ -1,4 +1,4 @@
-"""Answer a completion in llama-server's own format: an object per reply; a stream sends chunks of text first."""
+"""Answer a completion in llama-server's own format: an object per reply, which ends the reply's stream."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ class Conversation:
 def _refuse_unread(items: Sequence[Item], senses: Senses) -> None:
     """Raise FieldError if one of the last messages has a file, or another part that the model cannot read.
 
-    The last messages are those after the last item that is no message, or is a reply. If it is a tool's result,
+    The last messages are those that no reply or other item follows. If a tool's result precedes them,
     everything is allowed, since pictures may belong to it. Another model may have read earlier pictures.
     """
     n_before = len(items)

@@ -119,7 +119,8 @@ class ResponseAnswer(Answer):
             StoreError: The response is larger than what one API key may store.
         """
         queued = self._response_json("queued")
-        kept = self._keep(queued)  # before the log begins: once another process has the log, this one cannot store
+        # before the log begins: this process must not store once another one has taken up the log
+        kept = self._keep(queued)
         if kept == "nowhere":
             self.cancel()
             raise StoreError.full()

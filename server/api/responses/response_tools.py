@@ -38,7 +38,7 @@ class OwnFunction(Body):
     """Nested at most 120 levels deep."""
     strict: bool | None = None
     allowed_callers: Annotated[list[str], Field(fail_fast=True)] | None = None
-    """Without `direct` only code may call the tool, so it is left out."""
+    """Without `direct`, only code on OpenAI's servers may call the tool, so it is left out."""
     defer_loading: bool = False
     """true: if the client searches for tools, the tool is left out until a tool_search_output shows it."""
 
@@ -59,7 +59,7 @@ class OwnCustom(Body):
     description: str | None = None
     format: Annotated[AnyTextFormat | GrammarFormat, Field(discriminator="type")] | None = None
     allowed_callers: Annotated[list[str], Field(fail_fast=True)] | None = None
-    """Without `direct` only code may call the tool, so it is left out."""
+    """Without `direct`, only code on OpenAI's servers may call the tool, so it is left out."""
     defer_loading: bool = False
     """true: if the client searches for tools, the tool is left out until a tool_search_output shows it."""
 

@@ -116,7 +116,7 @@ def _error_event(error: DuoError, number: int) -> bytes:
 
 
 async def store_failure(services: Services, orphan: Orphan, error: DuoError) -> None:
-    """Give a response that cannot be continued the status failed; store it and append the event to its log."""
+    """Store that a response has failed, because it cannot be continued; append this event to its log."""
     stored, number = await services.replies.get(orphan.owner.salt, orphan.id), orphan.log.n_events
     if stored is None:
         orphan.log.append(_error_event(error, number))

@@ -96,7 +96,7 @@ def _thinking_within(
         services: What the server offers.
         body: The request.
         form: The format of the reply.
-        held: Constraint of the reply; None: the one that constraint_of_fields() returns.
+        held: Constraint of the reply; None: use constraint_of_fields().
     """
     thoughts, channels = form.thoughts, form.channels
     most = services.reasoning_budget if body.thinking_budget is None else body.thinking_budget

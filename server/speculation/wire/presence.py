@@ -86,6 +86,7 @@ class Presence:
     host: _Name = field(default_factory=platform.node)  # machine that it runs on
     wire: Annotated[int, Field(ge=0, lt=1 << 8)] = WIRE_VERSION  # version of the messages that it speaks
     kernel: _Name = field(default_factory=kernel_id)  # its kernel_id()
+    kind: _Name = "model"  # of a drafter: model, head, engine, browser, lookup or replay
     rows: _Rows | None = None  # hidden rows that the lead can send, or the drafter's head needs
 
 

@@ -202,7 +202,7 @@ class RedisBus:
 
         Raises RedisError if our inbox is gone, since the server was emptied or this process was stopped for
         long. Reads at most MAX_MEMBERS names. A larger set is deleted: live members add themselves again
-        within HEARTBEAT_S, and members that are known already are not forgotten.
+        within HEARTBEAT_S, and the roster keeps members that it knows already.
         """
         inbox, members, roster = self._inbox, self._prefix + "members", self._roster
         kept = ("MAXLEN", 0) if self._intake.flooded else ("MINID", _id_after(self._last))

@@ -23,6 +23,7 @@ HEALTH: dict[str, Any] = {
     "drafters": [
         {
             "id": "near",
+            "kind": "engine",
             "model": "tiny",
             "state": "accepted",
             "reason": None,
@@ -77,7 +78,7 @@ def test_drafters_have_a_line_each():
     now = Sample(1.0, HEALTH, TOTALS)
     lines = shown(view(now, now))
     assert lines["drafter"].split() == ["model", "tokens", "accepted", "fresh", "late"]
-    assert lines["near"].split() == ["tiny", "200", "75", "%", "90", "7"]
+    assert lines["near"].split() == ["engine:", "tiny", "200", "75", "%", "90", "7"]
     assert "refused: vocabularies differ" in lines["odd"]
     assert "rests: it is too slow" in lines["calm"]
     none = Sample(1.0, {**HEALTH, "drafters": []}, TOTALS)
