@@ -124,7 +124,7 @@ def _beside_step(guesses: Sequence[Guess], seconds: Seconds, device: Device, wor
 
 
 class _Drafter:
-    """Guesses ahead of the lead until a guess is wrong; guesses after that are wasted."""
+    """Simulates a drafter. After a wrong guess its guesses are useless until it hears of that token."""
 
     def __init__(self, guesses: Sequence[Guess], device: Device) -> None:
         self._guesses = guesses

@@ -29,7 +29,7 @@ class DraftStep:
     def drop_stale(self, logits: Logits) -> Logits:
         """Drop the paths that the lead's latest messages changed; return the logits of the other paths.
 
-        Call it for a decode that was started early. All rows of such a decode belong to paths.
+        Only for a decode that was started early. It has no rows of branches.
         """
         kept = [i for i, (session, _) in enumerate(self.grown) if not session.pending]
         self.grown = [self.grown[i] for i in kept]

@@ -23,7 +23,7 @@ def own_memory() -> int:
 
 
 def return_freed() -> None:
-    """Give freed memory that GNU's C library keeps back to the system. A no-op with other C libraries."""
+    """Return to the system the freed memory that GNU's C library still holds. A no-op with other C libraries."""
     if trim := getattr(_LIBC, "malloc_trim", None):
         trim(ctypes.c_size_t(0))
 

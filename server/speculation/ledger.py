@@ -210,7 +210,10 @@ class Ledger:
             self.probes.wait()
 
     def _learn_shape(self, plan: DraftPlan) -> None:
-        """Tell ShapeTimes whether a wider step was best, or that the step also had rows of a prompt."""
+        """Tell ShapeTimes whether a wider step than an undrafted one was best.
+
+        A step with rows of a prompt is told as an interruption instead.
+        """
         shapes = self.times.shapes
         if not plan.step.n_active:
             return

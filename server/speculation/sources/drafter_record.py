@@ -34,9 +34,9 @@ class DrafterRecord:
     td_us: int = 0  # microseconds of a guess by its latest message
     n_assigned: int = 0
     rests: str = ""  # why the drafter is paused; empty: it is not paused
-    until: int = 0  # end of the second that n_window and n_sent count
-    n_window: int = 0  # messages in this second
-    n_sent: int = 0  # tokens resent to it in this second
+    until: int = 0  # when the present window of one second ends
+    n_window: int = 0  # messages in the window
+    n_sent: int = 0  # tokens resent to it in the window
     warned: bool = False  # the log says that its messages are too many
     pause_logged_at: float = -math.inf  # when the log last said that it is paused
     pause_logged: bool = False  # the log says that it is paused
