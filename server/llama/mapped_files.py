@@ -23,7 +23,7 @@ def own_memory() -> int:
 
 
 def return_freed() -> None:
-    """Return to the system the freed memory that GNU's C library still holds. A no-op with other C libraries."""
+    """Return freed memory to the system, if GNU's C library holds it. A no-op with other C libraries."""
     if trim := getattr(_LIBC, "malloc_trim", None):
         trim(ctypes.c_size_t(0))
 

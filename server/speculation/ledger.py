@@ -210,10 +210,7 @@ class Ledger:
             self.probes.wait()
 
     def _learn_shape(self, plan: DraftPlan) -> None:
-        """Tell ShapeTimes whether a wider step than an undrafted one was best.
-
-        A step with rows of a prompt is told as an interruption instead.
-        """
+        """Tell ShapeTimes whether a wider step was best; rows of a prompt interrupt its runs."""
         shapes = self.times.shapes
         if not plan.step.n_active:
             return

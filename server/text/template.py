@@ -296,10 +296,7 @@ class ChatTemplate:
         return known
 
     def tried_with(self, turns: Sequence[Message], tools: Sequence[Tool]) -> str:
-        """Render a user message and these turns, which are not adapted to the template.
-
-        Raises ValueError if the template refuses them.
-        """
+        """Render a user message and these turns, unadapted. Raises ValueError if the template refuses."""
         text = self._try_rendering([{"role": "user", "content": "?"}, *turns], tools)
         if text is None:
             raise ValueError("refused")
