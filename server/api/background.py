@@ -43,8 +43,9 @@ class BackgroundReplies:
             self._guarded.add((salt, id))
 
         def forget(_: object) -> None:
-            self._running.pop((salt, id), None)
-            self._guarded.discard((salt, id))
+            if self._running.get((salt, id)) == (answer, task):  # else this process has taken it up again
+                del self._running[salt, id]
+                self._guarded.discard((salt, id))
 
         task.add_done_callback(forget)
         if log.left:  # another process took it up before this one began to write

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import redis
 from redis.exceptions import WatchError
@@ -145,8 +145,9 @@ class LogWriting:
             return True
         try:
             outcomes = self.attempt(lambda client: self._write(client, due, renews=renews))
-        except StoreError:
-            outcomes = cast("list[Outcome]", ["lost"] * len(due))
+        except StoreError:  # readers of a left log have no more of it than Redis
+            due = [replace(part, n=part.of.n_sent) if part.left else part for part in due]
+            outcomes: Sequence[Outcome] = ["left" if part.left else "lost" for part in due]
         else:
             self._renewed_at = time.monotonic() if renews else self._renewed_at
         for part, outcome in zip(due, outcomes, strict=True):
@@ -205,7 +206,8 @@ class LogWriting:
                 fields[RECIPE] = one.recipe
                 pipe.hset(self._open, one.scoped_id, b"")
                 pipe.pexpire(self._open, self._ttl_ms)
-                queued += ["open", "kept open"]
+                pipe.set(self._names.awaited(one.salt, one.id), b"", px=AWAITED_MS)  # else polls drop it
+                queued += ["open", "kept open", "awaited"]
             id = entry_id(one.term, log.last[part.n - 1] + 1)
             pipe.xadd(key, fields, id=id, nomkstream=one.n_sent > 0)
             queued.append("added")

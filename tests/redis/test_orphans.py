@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 import redis
-from members import POOL, Server
+from members import POOL
 from test_replies import ANNA, BERT, NAMES, found_log, stored, until
 
-from server.errors import LostReplyError
-from server.replies import log_writing, orphans, redis_link, redis_store
+from server.errors import LostReplyError, StoreError
+from server.replies import log_writing, orphans, redis_store
 from server.replies.redis_names import CANCEL
 from server.replies.redis_store import LeadGroup, RedisStore
-from server.replies.reply_log import UNSTORED
 from server.replies.store import Orphan
 from tests.server.replies.reading import event, events, read
 
@@ -271,6 +270,44 @@ async def test_left_log_needs_no_second_poll(url: str):
             orphan.log.end()
 
 
+async def test_log_left_at_its_beginning_is_taken(url: str, monkeypatch: pytest.MonkeyPatch):
+    """Another lead polls between the log's first entry and the lease that says that it is left."""
+    loop, claim = asyncio.get_running_loop(), log_writing.LogWriting._claim  # pyright: ignore[reportPrivateUsage]
+    async with lead(url, "a") as first, lead(url, "b") as second:
+        waiting = [asyncio.Event()]
+
+        def claim_late(writing: log_writing.LogWriting, *rest: Any) -> bool:
+            if writing is first._writing and waiting:  # pyright: ignore[reportPrivateUsage]
+                asyncio.run_coroutine_threadsafe(second.take_up(9), loop).result()
+                loop.call_soon_threadsafe(waiting.pop().set)
+            return claim(writing, *rest)
+
+        monkeypatch.setattr(log_writing.LogWriting, "_claim", claim_late)
+        polled = waiting[0].wait()
+        with frozen(first):
+            first.begin_log(ANNA, "resp_1", RECIPE).append(event(0))
+            first.leave(ANNA.salt, "resp_1")
+        await polled
+        [[_]] = await taken_by(second)
+
+
+async def test_log_left_in_an_outage_is_taken(url: str, monkeypatch: pytest.MonkeyPatch):
+    async with lead(url, "a") as first, lead(url, "b") as second:
+        first.begin_log(ANNA, "resp_1", RECIPE).append(event(0))
+        await first.flush()
+        attempt, failures = first._link.attempt, [StoreError.unreachable()]  # pyright: ignore[reportPrivateUsage]
+
+        def fail_once(work: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return attempt(work)
+
+        monkeypatch.setattr(first._writing, "attempt", fail_once)  # pyright: ignore[reportPrivateUsage]
+        with frozen(first):
+            first.leave(ANNA.salt, "resp_1")
+        [[_]] = await taken_by(second)
+
+
 async def test_log_without_recipe_is_not_taken(url: str):
     async with lead(url, "a") as first, lead(url, "b") as second:
         log = first.begin_log(ANNA, "resp_1")
@@ -361,35 +398,3 @@ async def test_leads_of_a_kin_know_each_other(url: str):
             assert (first.members, third.members) == (("a", "b"), ("c",))
         await first.take_up(0)
         assert first.members == ("a",)
-
-
-async def test_lost_log_is_not_taken(server: Server, monkeypatch: pytest.MonkeyPatch):
-    """Its readers know more than Redis."""
-    monkeypatch.setattr(redis_link, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(redis_link, "PROBE_S", 0.01)
-    monkeypatch.setattr(redis_store, "LEASES_RENEWED_S", 60.0)
-    async with lead(server.url, "a") as first:
-        log = first.begin_log(ANNA, "resp_1", RECIPE)
-        log.append(event(0))
-        await first.flush()
-        with redis.Redis.from_url(server.url) as client:
-            assert client.hlen(first._names.open("toy")) == 1  # pyright: ignore[reportPrivateUsage]
-            kept = client.dump(first._names.open("toy")) or b""  # pyright: ignore[reportPrivateUsage]
-        server.kill()
-        log.append(event(1))
-
-        async def is_lost() -> bool:
-            return log.lost
-
-        await until(is_lost)
-        assert await anext(log.events(0)) == event(UNSTORED + 1)
-        key = first._names.open("toy")  # pyright: ignore[reportPrivateUsage]
-        with redis.Redis.from_url(server.url) as client:
-            with frozen(first):
-                server.start()
-                client.restore(key, 60_000, kept)  # as from a disk
-
-            async def is_withdrawn() -> bool:
-                return not client.exists(key)
-
-            await until(is_withdrawn)

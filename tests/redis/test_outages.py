@@ -12,13 +12,19 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import redis
 from conftest import Join
 from members import Member, Server, eventually, presence
+from test_orphans import RECIPE, frozen, lead
+from test_replies import ANNA, until
 
 from server.errors import StartupError
+from server.replies import log_writing, redis_link, redis_store
+from server.replies.reply_log import UNSTORED
 from server.speculation.wire.messages import Close, Commit
 from server.speculation.wire.redis_client import check
 from server.speculation.wire.streams import BUS_BACKLOG, RedisBus
+from tests.server.replies.reading import event
 
 pytestmark = pytest.mark.redis
 
@@ -208,3 +214,36 @@ def test_late_server_stays_empty() -> None:
         eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith("duo-bus")])
     finally:
         server.remove()
+
+
+async def test_lost_log_is_not_taken(server: Server, monkeypatch: pytest.MonkeyPatch):
+    """Its readers know more than Redis."""
+    monkeypatch.setattr(log_writing, "RENEWED_S", 0.02)
+    monkeypatch.setattr(redis_link, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(redis_link, "PROBE_S", 0.01)
+    monkeypatch.setattr(redis_store, "LEASES_RENEWED_S", 60.0)
+    async with lead(server.url, "a") as first:
+        log = first.begin_log(ANNA, "resp_1", RECIPE)
+        log.append(event(0))
+        await first.flush()
+        with redis.Redis.from_url(server.url) as client:
+            assert client.hlen(first._names.open("toy")) == 1  # pyright: ignore[reportPrivateUsage]
+            kept = client.dump(first._names.open("toy")) or b""  # pyright: ignore[reportPrivateUsage]
+        server.kill()
+        log.append(event(1))
+
+        async def is_lost() -> bool:
+            return log.lost
+
+        await until(is_lost)
+        assert await anext(log.events(0)) == event(UNSTORED + 1)
+        key = first._names.open("toy")  # pyright: ignore[reportPrivateUsage]
+        with redis.Redis.from_url(server.url) as client:
+            with frozen(first):
+                server.start()
+                client.restore(key, 60_000, kept)  # as from a disk
+
+            async def is_withdrawn() -> bool:
+                return not client.exists(key)
+
+            await until(is_withdrawn)

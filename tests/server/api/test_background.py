@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import openai
@@ -296,3 +296,31 @@ def test_other_key_cannot_resume_or_cancel():
         assert httpx.get(f"{url}/{id}", headers=anna).json()["status"] in ("queued", "in_progress")
         with at_command(lead.thread, lambda: backend.allow(1)):
             assert httpx.post(f"{url}/{id}/cancel", headers=anna).json()["status"] == "cancelled"
+
+
+class Paused:
+    """An answer that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.end = asyncio.Event()
+
+    async def write_to(self, log: ReplyLog, keep: object) -> None:
+        await self.end.wait()
+
+    def stop(self) -> None:
+        self.end.set()
+
+
+async def test_reply_taken_up_again_stays_known():
+    """The task of the earlier answer ends after the later one has begun."""
+    replies, answers = background.BackgroundReplies(), [Paused(), Paused()]
+    tasks = [
+        replies.start(Owner("", ""), "resp_1", cast("Any", answer), ReplyLog(guarded=True))
+        for answer in answers
+    ]
+    answers[0].end.set()
+    await tasks[0]
+    assert replies.stop("", "resp_1") is tasks[1]
+    await tasks[1]
+    await asyncio.sleep(0)  # the callback of a task runs after those who await it
+    assert len(replies) == 0
