@@ -16,10 +16,10 @@ from typing import cast
 # Share of all tokens that a source may lose. Twice: 1 percent more is lost; half: a source that begins to
 # help pauses twice as long.
 LOSS = 0.01
-# Share of all steps spent in probes of what they take without a source: a quarter of what a source may lose.
+# Share of baseline steps, which time steps without a source, in all steps: a quarter of what it may lose.
 # Twice: half a percent of a group's gain is lost; half: a machine that became quicker hides for twice as long
 # that a drafter slows it.
-PROBE_FRACTION = LOSS / 4
+BASELINE_FRACTION = LOSS / 4
 
 # Share of a source's gain that is forgotten per step: the last 33 steps count. Half: a hard reply pays for
 # twice as many steps until its drafters pause; twice: one unlucky line ends a good draft.
@@ -38,13 +38,13 @@ class Account:
     """
 
     __slots__ = (
+        "_baseline_steps",
         "_evidence",
         "_lost",
         "_n_worked",
         "_stake",
-        "_warm_up",
         "allowance",
-        "is_probe",
+        "is_baseline",
         "net",
         "patience",
         "paused",
@@ -52,7 +52,7 @@ class Account:
     )
 
     def __init__(
-        self, stake: float = 0.0, *, patience: float = 0.0, per_step: float = 0.0, warm_up: int = 0
+        self, stake: float = 0.0, *, patience: float = 0.0, per_step: float = 0.0, baseline_steps: int = 0
     ) -> None:
         """Begin without gain or loss.
 
@@ -60,12 +60,17 @@ class Account:
             stake: Loss allowed before any gain, in the account's unit.
             patience: Sum of book()'s `evidence` that is needed before the source may pause.
             per_step: Maximum cost of one step while there is no gain, in the account's unit.
-            warm_up: Steps of a probe: a pause, at the start and again later, that only serves to time steps
-                without the source. 0: there are no probes.
+            baseline_steps: Steps of a baseline: a pause, at the start and again later, that only serves to
+                time steps without the source. 0: there are no baselines.
         """
-        self._stake, self.patience, self.per_step, self._warm_up = stake, patience, per_step, warm_up
-        self.paused = warm_up  # steps until the source may work; 0: it may now
-        self.is_probe = warm_up > 0  # the source pauses only to time steps without it
+        self._stake, self.patience, self.per_step, self._baseline_steps = (
+            stake,
+            patience,
+            per_step,
+            baseline_steps,
+        )
+        self.paused = baseline_steps  # steps until the source may work; 0: it may now
+        self.is_baseline = baseline_steps > 0  # the source pauses only to time steps without it
         self._begin()
 
     def _begin(self) -> None:
@@ -73,7 +78,7 @@ class Account:
         self.allowance = self.per_step  # maximum cost of the next step
         self._lost = 0.0  # loss since the gain was highest
         self._evidence = 0.0
-        self._n_worked = 0  # steps since the last probe
+        self._n_worked = 0  # steps since the last baseline
 
     @property
     def is_active(self) -> bool:
@@ -89,7 +94,7 @@ class Account:
         """Count a step in which the source paused."""
         self.paused -= 1
         if not self.paused:
-            self.is_probe = False
+            self.is_baseline = False
 
     def book(
         self, net: float, *, stake: float | None = None, evidence: float = 1.0, n_sessions: int = 1
@@ -110,8 +115,8 @@ class Account:
         least = -self._stake if stake is None else -stake
         if self.net < least and self._evidence >= self.patience:
             self._pause(n_sessions)
-        elif self._warm_up and self._n_worked >= self._warm_up / PROBE_FRACTION:
-            self.paused, self.is_probe, self._n_worked = self._warm_up, True, 0
+        elif self._baseline_steps and self._n_worked >= self._baseline_steps / BASELINE_FRACTION:
+            self.paused, self.is_baseline, self._n_worked = self._baseline_steps, True, 0
 
     def _pause(self, n_sessions: int) -> None:
         """Pause until the loss is only the fraction LOSS of the tokens made since, and begin to count anew.
@@ -119,13 +124,13 @@ class Account:
         n_sessions is the number of sessions that make tokens in a step.
         """
         steps = math.ceil(made_good_after(self._lost) / n_sessions)
-        self.paused, self.is_probe = max(1, self._warm_up, steps), False
+        self.paused, self.is_baseline = max(1, self._baseline_steps, steps), False
         self._begin()
 
     def pause_for(self, steps: int) -> None:
-        """Resume a pause from before a restart for its last `steps` steps, at least for a probe's length."""
-        self.paused = max(self._warm_up, steps)
-        self.is_probe = 0 < self.paused <= self._warm_up
+        """Resume a pause from before a restart for its last `steps` steps, at least for a baseline."""
+        self.paused = max(self._baseline_steps, steps)
+        self.is_baseline = 0 < self.paused <= self._baseline_steps
 
     def for_more_sessions(self) -> Account:
         """Return a copy of this account, without its gain, for steps with more sessions.

@@ -14,15 +14,15 @@ from server.speculation.sources.drafter_record import DrafterRecord
 # Tokens of a session that a group may lose before it has gained any. Half: one hard reply, in which models
 # pause after 12 steps, may end the drafters' credit; twice: a bad drafter costs 10 tokens at first.
 CREDIT = 5.0
-# Steps of a probe, in which a drafter that joins on the lead's cores, or lookups, do not guess, to time steps
-# without them. Half: too few steps remain after the first ones, which are slow; twice: half of a short reply
+# Steps of a baseline, in which a drafter that joins on the lead's cores, or lookups, do not guess, to time
+# steps without them. Half: too few steps remain after the first ones, which are slow; twice: half of a short reply
 # has no guesses.
-PROBE_STEPS = 16
+BASELINE_STEPS = 16
 # Seconds that a drafter that joins may cost until one of its guesses is right. Half: where a step takes 1 ms,
 # but 6 to 14 ms beside a drafter, one drafter of seven pauses before a guess is right; twice: a bad one costs
 # a second more.
 TRIAL_S = 1.0
-OF_GROUP = partial(Account, CREDIT, warm_up=PROBE_STEPS)
+OF_GROUP = partial(Account, CREDIT, baseline_steps=BASELINE_STEPS)
 
 
 class Charge(NamedTuple):
@@ -78,7 +78,7 @@ class DrafterHost:
             on_trial = bool(self.new)
         if self.account:
             account = self.account.of(n)
-            if account.is_active or account.is_probe:
+            if account.is_active or account.is_baseline:
                 account.book(net / n, stake=math.inf if on_trial else CREDIT)
 
 

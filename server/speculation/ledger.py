@@ -13,8 +13,8 @@ from server.engine.proposer import CountsBySource, Step, StepTiming
 from server.estimators import Median, Ratio
 from server.speculation.account import Account, GroupAccount
 from server.speculation.drafter_host import (
+    BASELINE_STEPS,
     OF_GROUP,
-    PROBE_STEPS,
     Charge,
     DrafterHost,
     host_name,
@@ -163,8 +163,8 @@ class Ledger:
             return
         n_asked, self._n_asked = self._n_asked or 1, 0
         lookup_s, self._lookup_s = self._lookup_s, 0.0
-        # of steps in a row in which no source was asked, after two probes: learning takes 3 percent of 1 ms
-        if self._n_passed > 2 * PROBE_STEPS and self._n_passed % REFRESH:
+        # of steps in a row in which no source was asked, after two baselines: learning is 3 percent of 1 ms
+        if self._n_passed > 2 * BASELINE_STEPS and self._n_passed % REFRESH:
             return
         self._book_inline(plan, timing)
         self.rates.learn(plan, timing, uncrowded=uncrowded)
@@ -195,9 +195,9 @@ class Ledger:
                         speculated.account.wait()
         for group in self._groups:
             if n_active and (account := group.of(n_active)).paused:
-                # a probe of lookups counts only steps that only decode and ask no source
+                # a baseline of lookups counts only steps that only decode and ask no source
                 is_seen = group is self.lookup and is_passed and plan.rows
-                if not account.is_probe or is_seen:
+                if not account.is_baseline or is_seen:
                     account.wait()
         if self._td is not None:
             self._book_probe(plan)
@@ -327,14 +327,14 @@ class Ledger:
         for host, machine in self.machines.items():
             if host in plan.working:  # otherwise the accounts of all its sessions pause
                 machine.book(n, _sum(tallies, machine.ids), plan.guess_cost, charge)
-            elif machine.account and (account := machine.account.of(plan.step.n_active)).is_probe:
+            elif machine.account and (account := machine.account.of(plan.step.n_active)).is_baseline:
                 account.wait()
         if was_on_trial:
             self._regroup()
         if self.lookup:
             n_verified, n_right = _sum(tallies, (LOOKUP,))
             account = self.lookup.of(n)
-            if account.is_active or account.is_probe:  # lookups guess in a probe if a model does
+            if account.is_active or account.is_baseline:  # lookups guess in a baseline if a model does
                 net = n_right - plan.guess_cost * n_verified - self.rates.undrafted_rate * lookup_s
                 account.book(net / n)
 

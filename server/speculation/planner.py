@@ -92,7 +92,7 @@ def choose_guessers(
     if ledger.may_pay and ledger.lookup:
         account = ledger.lookup.of(n_active)
         # what steps take without lookups is seen while models pause, too
-        lookup = not account.paused or (account.is_probe and (inline or drafters))
+        lookup = not account.paused or (account.is_baseline and (inline or drafters))
     pauses: Sequence[tuple[DrafterRecord, str]] = ()
     if ledger.machines:
         pauses = [one for machine in ledger.machines.values() for one in _pauses(ledger, machine, n_active)]
@@ -105,7 +105,7 @@ def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[tuple[D
     """Return which of a machine's drafters to pause, with the reason, or to resume, with the reason ""."""
     reason = "" if ledger.may_pay else TOO_DEAR
     if machine.account and not reason and not (account := machine.account.of(n_active)).is_active:
-        reason = WAITS if account.is_probe else FASTER
+        reason = WAITS if account.is_baseline else FASTER
     reason_new = reason
     if machine.new and reason != WAITS:
         reason, reason_new = reason or (JOINS if machine.alone else ""), ""

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from server.speculation.account import FORGET, LOSS, PROBE_FRACTION, Account, GroupAccount
+from server.speculation.account import BASELINE_FRACTION, FORGET, LOSS, Account, GroupAccount
 from server.speculation.drafter_host import CREDIT, OF_GROUP
 from server.speculation.speculated import IN_SESSION
 
@@ -63,18 +63,18 @@ def test_harmful_group_rests_after_credit():
 
 def test_undrafted_steps_are_measured_first():
     group = GroupAccount(OF_GROUP)
-    assert group.of(1).is_probe
+    assert group.of(1).is_baseline
     assert run(group, 1.0, WAIT - 1) == (0.0, 0)
-    steps = round(10 * WAIT / PROBE_FRACTION)
+    steps = round(10 * WAIT / BASELINE_FRACTION)
     _, n_on = run(group, 1.0, steps)
-    assert (1 - PROBE_FRACTION) * steps < n_on < (1 - 0.7 * PROBE_FRACTION) * steps
+    assert (1 - BASELINE_FRACTION) * steps < n_on < (1 - 0.7 * BASELINE_FRACTION) * steps
 
 
 def test_helping_group_returns():
     group = GroupAccount(OF_INLINE)
     run(group, -0.5, 500)
     assert not group.of(1).is_active
-    assert not group.of(1).is_probe
+    assert not group.of(1).is_baseline
     _, n_on = run(group, 1.0, 3000)
     assert n_on > 1500
 

@@ -11,7 +11,7 @@ from server.engine.scheduler import Limits
 from server.estimators import Median
 from server.llama.backend import Batch, Logits
 from server.speculation.account import LOSS
-from server.speculation.drafter_host import CREDIT, PROBE_STEPS, Charge
+from server.speculation.drafter_host import BASELINE_STEPS, CREDIT, Charge
 from server.speculation.ledger import EVIDENCE_ALONE, EVIDENCE_HEARD
 from server.speculation.policy import Policy
 from server.speculation.rates import KNOWN
@@ -166,7 +166,7 @@ SLOWER = 0.2  # of a plain step, beside a neighbour at work
 
 def test_undrafted_steps_are_measured_before_work():
     scene = Scene(lies=False)
-    assert scene.beside(PROBE_STEPS - 2, per_reply=PROBE_STEPS - 2) == 0
+    assert scene.beside(BASELINE_STEPS - 2, per_reply=BASELINE_STEPS - 2) == 0
     assert scene.beside(20) > 10
 
 
@@ -245,7 +245,7 @@ def test_hopeless_sessions_are_not_announced():
 
 def test_idle_moment_pauses_nobody():
     taught = Taught(lookup=True, seconds=[1.0, 1.1, 1.2])
-    taught.warm_up(PROBE_STEPS)
+    taught.warm_up(BASELINE_STEPS)
     taught.serve(0)
     assert taught.serve().lookup
 
@@ -273,7 +273,7 @@ def test_sharing_drafters_wait_once():
     taught = Taught(remote, Median(1))
     taught.serve()
     assert {d.presence.id: d.paused for d in remote.drafters()} == {"a": True, "b": False}
-    taught.warm_up(PROBE_STEPS)
+    taught.warm_up(BASELINE_STEPS)
     taught.serve()
     assert not any(d.paused for d in remote.drafters())
     join(pool, "c", "here")
@@ -343,7 +343,7 @@ def test_sharing_drafters_must_save_time(saved: float, rests: bool):
     remote, record = with_a_drafter()
     taught = Taught(remote, Median(1))
     n_on, charge = 0, Charge(crowded=0.2, saved=saved, most_saved=1.0)
-    for _ in range(PROBE_STEPS + 200):
+    for _ in range(BASELINE_STEPS + 200):
         taught.serve()
         works = not record.paused
         n_on += works
@@ -356,7 +356,7 @@ def test_sharing_drafters_must_save_time(saved: float, rests: bool):
 def test_drafter_saves_what_lead_spends():
     remote, record = with_a_drafter()
     taught = Taught(remote, Median(1))
-    for _ in range(PROBE_STEPS + 200):
+    for _ in range(BASELINE_STEPS + 200):
         taught.serve()
         charge = Charge(crowded=0.2, saved=0.3, most_saved=0.1)
         taught.learn(charge, {"a": (12, 4)}, guess_cost=0.1, timing=StepTiming(13, 9, 1.2, 1.2, 5, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.speculation.drafter_host import CREDIT, PROBE_STEPS, TRIAL_S, Charge
+from server.speculation.drafter_host import BASELINE_STEPS, CREDIT, TRIAL_S, Charge
 from server.speculation.sources.drafter_record import DrafterRecord
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.step_times import StepTimes
@@ -39,11 +39,11 @@ def test_newcomer_works_alone_until_right(at: int):
         return n_on, n_first
 
     dear = Charge(crowded=1.0, token_s=TRIAL_S / 31.5)
-    assert work(PROBE_STEPS + 20, dear, first) == (CREDIT + 1, CREDIT + 1)
+    assert work(BASELINE_STEPS + 20, dear, first) == (CREDIT + 1, CREDIT + 1)
     join(pool, "b", "here")
     remote.drain()
     second = named(remote, "b")
-    assert work(PROBE_STEPS, Charge(), second) == (0, 0), "what steps take without it"
+    assert work(BASELINE_STEPS, Charge(), second) == (0, 0), "what steps take without it"
     n_on = min(max(at, CREDIT + 1), 32)
     assert work(100, dear, second, at) == (n_on, max(0, n_on - at))
 
@@ -54,7 +54,7 @@ def test_newcomer_works_though_nothing_pays(host: str):
     remote, first = with_a_drafter(pool)
     taught = Taught(remote, seconds=[1.0, 2.5, 4.0])
 
-    for _ in range(PROBE_STEPS + 1):
+    for _ in range(BASELINE_STEPS + 1):
         taught.serve()
         taught.learn(Charge())
     assert first.paused
@@ -62,7 +62,7 @@ def test_newcomer_works_though_nothing_pays(host: str):
     join(pool, "b", host)
     remote.drain()
     second = named(remote, "b")
-    for _ in range(PROBE_STEPS):
+    for _ in range(BASELINE_STEPS):
         taught.serve()
         taught.learn(Charge())
     second.n_assigned = 1
@@ -92,7 +92,7 @@ def test_left_newcomer_releases_others():
     pool = MemoryPool()
     remote, first = with_a_drafter(pool)
     taught = Taught(remote)
-    taught.warm_up(PROBE_STEPS)
+    taught.warm_up(BASELINE_STEPS)
 
     def rests(charge: Charge, n: int) -> bool:
         for _ in range(n):
@@ -100,13 +100,13 @@ def test_left_newcomer_releases_others():
             taught.learn(charge)
         return first.paused
 
-    assert rests(Charge(crowded=1.0), PROBE_STEPS)
+    assert rests(Charge(crowded=1.0), BASELINE_STEPS)
     bus = join(pool, "b", "here")
     remote.drain()
-    assert rests(Charge(), PROBE_STEPS + 9), "another one joins"
+    assert rests(Charge(), BASELINE_STEPS + 9), "another one joins"
     assert taught.ledger.on_trial
     bus.close()
     pool.pump()
     remote.drain()
-    assert not rests(Charge(), 2 * PROBE_STEPS)
+    assert not rests(Charge(), 2 * BASELINE_STEPS)
     assert not taught.ledger.on_trial

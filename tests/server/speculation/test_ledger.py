@@ -13,7 +13,7 @@ from server.engine.proposer import NOTHING, OpenedSession, Outcome, Proposal, St
 from server.engine.request import Speculation
 from server.estimators import Median
 from server.speculation.account import LOSS
-from server.speculation.drafter_host import PROBE_STEPS, Charge
+from server.speculation.drafter_host import BASELINE_STEPS, Charge
 from server.speculation.hits import HitRates, SessionHitRates
 from server.speculation.ledger import EVIDENCE_ALONE, EVIDENCE_HEARD, Ledger
 from server.speculation.policy import Policy
@@ -140,7 +140,7 @@ def test_drafter_costs_slower_decodes(
             plan.working = list(priced.machines) if record.n_assigned else []
             timing = StepTiming(plan.rows, 9, decode_s, decode_s + plan.spent_s, 3, 1)
             priced.learn(Step(plan, timing, ()))
-    assert all(charge.crowded == 0.0 for charge, _, _ in charges[:PROBE_STEPS])
+    assert all(charge.crowded == 0.0 for charge, _, _ in charges[:BASELINE_STEPS])
     found = [(charge, rate) for charge, paused, rate in charges if not paused][-2:]
     (plain, plain_rate), (wide, rate) = sorted(found, key=lambda one: one[0].crowded)
     assert plain.crowded == pytest.approx(plain_rate * 0.15 * 1.15, rel=0.1)

@@ -13,7 +13,7 @@ from server.engine.request import Speculation
 from server.estimators import Median
 from server.sampling.params import SamplingParams
 from server.speculation import planner
-from server.speculation.drafter_host import CREDIT, PROBE_STEPS
+from server.speculation.drafter_host import BASELINE_STEPS, CREDIT
 from server.speculation.lookups import INDEX_SHARE, Lookups, index
 from server.speculation.policy import Policy
 from server.speculation.rates import KNOWN
@@ -176,7 +176,7 @@ def test_warm_up_lookups_are_accounted():
 def test_unprofitable_lookups_pause(lookup_s: float, pause: bool):
     """One of 32 steps has a right guess of a lookup, whose row takes a tenth of a step."""
     taught = Taught(lookup=True)
-    taught.warm_up(PROBE_STEPS)
+    taught.warm_up(BASELINE_STEPS)
     taught.ledger.rates.undrafted_rate = 1.0
     taught.ledger.rates.learn = Mock()
     for i in range(1000):

@@ -14,7 +14,7 @@ from server.engine.request import Speculation
 from server.llama.backend import Batch, Logits
 from server.sampling.draft_token import DraftGuess
 from server.sampling.params import SamplingParams
-from server.speculation.drafter_host import PROBE_STEPS
+from server.speculation.drafter_host import BASELINE_STEPS
 from server.speculation.hits import HitRates, SessionHitRates
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
@@ -48,7 +48,7 @@ def test_nobody_guessing_asks_no_sessions():
     speculator.close(2, keep=False)
     assert not is_asked(speculator)
     looking = Speculator(Policy())
-    for _ in range(PROBE_STEPS):
+    for _ in range(BASELINE_STEPS):
         assert not is_asked(looking), "lookups wait until it is known what steps take without them"
         committed(looking, timing=TIMING)
     assert is_asked(looking)

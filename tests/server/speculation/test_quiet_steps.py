@@ -11,7 +11,7 @@ import pytest
 from server.engine.proposer import Ask, OpenedSession, Upcoming
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
-from server.speculation.drafter_host import PROBE_STEPS
+from server.speculation.drafter_host import BASELINE_STEPS
 from server.speculation.policy import Policy
 from server.speculation.speculator import Speculator
 from server.speculation.step import DraftPlan
@@ -41,7 +41,7 @@ def priced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def speculator() -> Speculator:
     """Return a speculator whose lookups guess."""
     made = Speculator(Policy(), times=StepTimes(64, {1: 1.0, 2: 1.1, 4: 1.2}))
-    for _ in range(2 * PROBE_STEPS):
+    for _ in range(2 * BASELINE_STEPS):
         take_in(made)
         made.before.step, made.before.rows = Upcoming(1, 1), 1
         committed(made, timing=TIMING)

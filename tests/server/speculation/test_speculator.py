@@ -17,7 +17,7 @@ from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Hidden, Logits
 from server.llama.with_block import WithBlock
 from server.speculation.account import Account
-from server.speculation.drafter_host import PROBE_STEPS
+from server.speculation.drafter_host import BASELINE_STEPS
 from server.speculation.policy import Policy
 from server.speculation.shape_times import SETTLING
 from server.speculation.sources.block_draft import BlockDraft
@@ -163,8 +163,8 @@ def test_some_undrafted_steps_still_teach(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(rates, "learn", heard)
     harness = Harness(FakeBackend(MODEL), speculator)
-    harness.run(request(max_tokens=2 * PROBE_STEPS + 10 * REFRESH))
-    assert 2 * PROBE_STEPS + 9 <= len(learned) <= 2 * PROBE_STEPS + 10
+    harness.run(request(max_tokens=2 * BASELINE_STEPS + 10 * REFRESH))
+    assert 2 * BASELINE_STEPS + 9 <= len(learned) <= 2 * BASELINE_STEPS + 10
 
 
 @pytest.fixture

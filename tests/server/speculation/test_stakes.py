@@ -7,7 +7,7 @@ import pytest
 from server.engine.proposer import StepTiming
 from server.estimators import Median
 from server.llama.backend import Batch, Logits
-from server.speculation.drafter_host import PROBE_STEPS
+from server.speculation.drafter_host import BASELINE_STEPS
 from server.speculation.ledger import STAKED
 from server.speculation.potential import potential
 from server.speculation.shape_times import ShapeTimes
@@ -116,7 +116,7 @@ def test_inner_draft_loses_at_most_potential():
 def test_padded_steps_allow_any_guess():
     taught = Taught(td=Median(1), lookup=True, seconds=DEAR)
     taught.ledger.times.shapes = ShapeTimes({1: 1.0, 4: 4.0})
-    taught.warm_up(PROBE_STEPS)
+    taught.warm_up(BASELINE_STEPS)
     guessers = taught.serve(2)
     assert guessers.inline
     assert guessers.lookup
