@@ -15,8 +15,8 @@ from server.speculation.sources.drafter_record import DrafterRecord
 # pause after 12 steps, may end the drafters' credit; twice: a bad drafter costs 10 tokens at first.
 CREDIT = 5.0
 # Steps of a baseline, in which a drafter that joins on the lead's cores, or lookups, do not guess, to time
-# steps without them. Half: too few steps remain after the first ones, which are slow; twice: half of a short reply
-# has no guesses.
+# steps without them. Half: too few steps remain after the first ones, which are slow; twice: half of a short
+# reply has no guesses.
 BASELINE_STEPS = 16
 # Seconds that a drafter that joins may cost until one of its guesses is right. Half: where a step takes 1 ms,
 # but 6 to 14 ms beside a drafter, one drafter of seven pauses before a guess is right; twice: a bad one costs
