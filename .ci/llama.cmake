@@ -4,6 +4,9 @@
 set(LLAMA_BUILD_COMMON OFF)
 
 function(compile_mtmd_quickly)
+  if(NOT TARGET mtmd)  # CMAKE_ARGS=-DLLAVA_BUILD=OFF
+    return()
+  endif()
   set(folder ${CMAKE_SOURCE_DIR}/vendor/llama.cpp/tools/mtmd)
   get_target_property(others mtmd SOURCES)
   list(FILTER others EXCLUDE REGEX "^models/")
