@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import redis
-from redis.exceptions import WatchError
 
 from server.errors import StoreError
-from server.replies import log_writing
+from server.replies import log_writing, redis_documents
 from server.replies.distant_log import DistantLog, Entry, MovingLog
 from server.replies.kept import Json, KeptBounds, StoredResponse, decoded
 from server.replies.log_writing import LogWriting, Outcome, Progress, Written
 from server.replies.memory import MemoryStore
 from server.replies.orphans import READ_ENTRIES, Orphans, TakenLog, recipe_of
+from server.replies.redis_documents import RedisDocuments, size_of
 from server.replies.redis_link import RedisLink
-from server.replies.redis_names import ReplyNames, is_id, owner_of, scoped_id_of
+from server.replies.redis_names import ReplyNames, is_id
 from server.replies.reply_log import LogReader, ReplyLog
 from server.replies.store import Change, Kept, Orphan, Owner
 
@@ -29,11 +29,6 @@ FLUSH_TIMEOUT_S = (
     1.0  # seconds that the end of an answer waits for its puts: an outage must not delay it longer
 )
 CLOSE_S = 2.0  # seconds for queued commands when the lead ends: the time limit of one answer of Redis
-# Maximum bytes of a document in Redis. Deployments set --proto-max-bulk-len 16mb, and a longer command ends
-# the connection; the last MiB is for the command around the document.
-MOST_DOCUMENT = 15 << 20
-ITEM_BYTES = 384  # Redis memory for an item's name: 345 measured over 600,000 items (Valkey 9.1)
-CHANGES = 16  # maximum tries of a change, if other changes of the response interfere
 LEASES_RENEWED_S = (
     3.0  # seconds after an outage until a missing lease shows a dead writer: others renew theirs within 1 s
 )
@@ -59,6 +54,7 @@ class RedisStore:
         self._bounds = bounds or KeptBounds()
         self._names = ReplyNames(pool)
         self._beside = MemoryStore(self._bounds)
+        self._documents = RedisDocuments(self._names, self._bounds)
         self._group = group
         ttl_ms, known = round(self._bounds.kept_s * 1e3), group or LeadGroup("", "")
         self._writing = LogWriting(self._names, known.digest, ttl_ms, self._cancel_here, self._note_soon)
@@ -75,14 +71,19 @@ class RedisStore:
     def put(self, owner: Owner, stored: StoredResponse) -> Kept:
         document = stored.encoded()
         log = self._live.get((owner.salt, stored.id)) or self._beside.held_log(owner.salt, stored.id)
-        size = _size(stored, document) + (log.n_bytes + log.n_beside if log else 0)
-        if len(document) > MOST_DOCUMENT or size > self._bounds.most_bytes:
-            self._ask(lambda client: self._drop(client, owner, stored.id))
+        size = size_of(stored, document) + (log.n_bytes + log.n_beside if log else 0)
+        if not self._documents.has_room(document, size):
+            self._ask(lambda client: self._documents.drop(client, owner, stored.id))
             if size <= self._bounds.most_bytes and self._beside.put(owner, stored) == "everywhere":
                 return "here"
             self._beside.forget(owner.salt, stored.id)
             return "nowhere"
-        answer = self._ask(lambda client: self._put_now(client, owner, stored, document, size))
+
+        def put(client: redis.Redis) -> None:
+            if not self._writing.gave_up(owner.salt, stored.id):
+                self._documents.put(client, owner, stored, document, size)
+
+        answer = self._ask(put)
         loop = self._event_loop()
         answer.add_done_callback(lambda done: _soon(loop, self._note_put, owner, stored, done))
         return "everywhere"
@@ -117,20 +118,20 @@ class RedisStore:
             return False
         self._live.pop((owner.salt, id), None)
         was_here = self._beside.forget(owner.salt, id)
-        return await self._answer(lambda client: self._drop(client, owner, id)) or was_here
+        return await self._answer(lambda client: self._documents.drop(client, owner, id)) or was_here
 
     async def change(self, owner: Owner, id: str, change: Change) -> StoredResponse | None:
         if not is_id(id):
             return None
         if self._beside.found(owner.salt, id) is not None:
             return await self._beside.change(owner, id, change)
-        return await self._answer(lambda client: self._change_now(client, owner, id, change))
+        return await self._answer(lambda client: self._documents.change(client, owner, id, change))
 
     def begin_log(self, owner: Owner, id: str, recipe: Json | None = None) -> ReplyLog:
         if self._beside.found(owner.salt, id) is not None:  # only this process keeps the response
             return self._beside.begin_log(owner, id)
         known = None if recipe is None or not self._group else recipe_of(owner.salt, owner.tenant, id, recipe)
-        if known is not None and len(known) > MOST_DOCUMENT:
+        if known is not None and len(known) > redis_documents.MOST_DOCUMENT:
             known = None
         log = ReplyLog(guarded=known is not None)
         log.n_beside = len(known or b"")
@@ -202,87 +203,6 @@ class RedisStore:
         found: Any = await self._answer(lambda client: client.xrange(key, start, "+", READ_ENTRIES))
         return found
 
-    # -- on the link's thread -----------------------------------------
-
-    def _put_now(
-        self, client: redis.Redis, owner: Owner, stored: StoredResponse, document: bytes, size: int
-    ) -> None:
-        if self._writing.gave_up(owner.salt, stored.id):
-            return
-        with client.pipeline(transaction=True) as pipe:
-            self._queue_put(pipe, owner, stored, document, size)
-            all_held = cast("dict[bytes, bytes]", pipe.execute()[-1])
-        self._drop_excess(client, owner, all_held)
-
-    def _queue_put(self, pipe: Any, owner: Owner, stored: StoredResponse, document: bytes, size: int) -> None:
-        """Queue commands to keep a response of `size` bytes; the last reads all_held for _drop_excess()."""
-        ttl = round(self._bounds.kept_s * 1e3)
-        held = self._names.held(owner.tenant)
-        pipe.set(self._names.response(owner.salt, stored.id), document, px=ttl)
-        for item_id in stored.items_by_id:
-            holders = self._names.holders(owner.salt, item_id)
-            pipe.sadd(holders, stored.id)
-            pipe.pexpire(holders, ttl)
-        pipe.hset(held, scoped_id_of(owner.salt, stored.id), f"{_now_us()} {size}")
-        pipe.pexpire(held, ttl)
-        pipe.hgetall(held)
-
-    def _drop_excess(self, client: redis.Redis, owner: Owner, all_held: dict[bytes, bytes]) -> None:
-        """Drop an API key's expired responses, then its oldest ones until the limits are met.
-
-        all_held: The hash of everything that the API key holds, as described in redis_names.py.
-        """
-        held = self._names.held(owner.tenant)
-        ages = sorted((tuple(map(int, value.split())), field) for field, value in all_held.items())
-        n, n_bytes = len(ages), sum(size for (_, size), _ in ages)
-        overdue = _now_us() - round(self._bounds.kept_s * 1e6)
-        with client.pipeline(transaction=True) as pipe:
-            for (at, size), field in ages:
-                if n <= self._bounds.most and n_bytes <= self._bounds.most_bytes and at > overdue:
-                    break
-                n, n_bytes = n - 1, n_bytes - size
-                scoped_id = field.decode()
-                key, id = self._names.at(scoped_id), scoped_id.removeprefix(f"{owner_of(scoped_id)}:")
-                document = cast("bytes | None", client.get(key))
-                for item_id in decoded(document).items_by_id if document else ():
-                    pipe.srem(self._names.holders_beside(scoped_id, item_id), id)
-                pipe.unlink(key, *(f"{key}:{of_it}" for of_it in ("log", "writer", "awaited")))
-                pipe.hdel(held, field)
-            pipe.execute()
-
-    def _drop(self, client: redis.Redis, owner: Owner, id: str) -> bool:
-        key = self._names.response(owner.salt, id)
-        document = cast("bytes | None", client.get(key))
-        with client.pipeline(transaction=True) as pipe:
-            pipe.unlink(key, *(f"{key}:{of_it}" for of_it in ("log", "writer", "awaited")))
-            pipe.hdel(self._names.held(owner.tenant), scoped_id_of(owner.salt, id))
-            for item_id in decoded(document).items_by_id if document else ():
-                pipe.srem(self._names.holders(owner.salt, item_id), id)
-            pipe.execute()
-        return document is not None
-
-    def _change_now(
-        self, client: redis.Redis, owner: Owner, id: str, change: Change
-    ) -> StoredResponse | None:
-        key = self._names.response(owner.salt, id)
-        for _ in range(CHANGES):
-            with client.pipeline(transaction=True) as pipe, contextlib.suppress(WatchError):
-                pipe.watch(key)
-                if (before := cast("bytes | None", pipe.get(key))) is None:
-                    return None
-                changed = change(decoded(before))
-                document = changed.encoded()
-                size = _size(changed, document)
-                if size > self._bounds.most_bytes or len(document) > MOST_DOCUMENT:
-                    raise StoreError.full()
-                pipe.multi()
-                for item_id in decoded(before).items_by_id.keys() - changed.items_by_id.keys():
-                    pipe.srem(self._names.holders(owner.salt, item_id), id)
-                self._queue_put(pipe, owner, changed, document, size)
-                self._drop_excess(client, owner, cast("dict[bytes, bytes]", pipe.execute()[-1]))
-                return changed
-        raise StoreError.unreachable()
-
     # -- on the event loop --------------------------------------------
 
     def _ask(self, work: Callable[[redis.Redis], T]) -> Future[T]:
@@ -334,16 +254,7 @@ class RedisStore:
             _soon(self._loop, self.on_cancel, salt, id)
 
 
-def _size(stored: StoredResponse, document: bytes) -> int:
-    """Return the bytes that a response, encoded as `document`, takes in Redis with its items' names."""
-    return len(document) + ITEM_BYTES * len(stored.items_by_id)
-
-
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> None:
     """Make the event loop call a function, unless the loop has ended. Safe from any thread."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *arguments)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

@@ -132,7 +132,7 @@ def test_stream_is_found_after_its_first_event(url: str, monkeypatch: pytest.Mon
     found: list[Any] = []
     with lead_at(url) as first, lead_at(url) as second:
         store = cast(RedisStore, first.services.replies)
-        put, live = store._put_now, store._live  # pyright: ignore[reportPrivateUsage]
+        put, live = store._documents.put, store._live  # pyright: ignore[reportPrivateUsage]
 
         def late(*about: Any) -> None:
             until(lambda: any(log.chunks for log in list(live.values())), "no event")
@@ -147,7 +147,7 @@ def test_stream_is_found_after_its_first_event(url: str, monkeypatch: pytest.Mon
             look_up()  # before this lead's event loop goes on
             return log
 
-        monkeypatch.setattr(store, "_put_now", late)
+        monkeypatch.setattr(store._documents, "put", late)  # pyright: ignore[reportPrivateUsage]
         monkeypatch.setattr(delivery, "begin_stream", begun)
         name = {"X-Conversation-Id": "0b5c"}
         whole = httpx.post(f"{first.url}/v1/chat/completions", json=body, headers=name).content

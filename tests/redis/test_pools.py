@@ -22,7 +22,7 @@ from server.lead.listening import ClientPolicy
 from server.lead.serving import store_of
 from server.pictures.registry import Pictures
 from server.pictures.vocabulary import PictureVocabulary
-from server.replies import log_writing, redis_link, redis_store
+from server.replies import log_writing, redis_documents, redis_link, redis_store
 from server.replies.kept import KeptBounds, StoredResponse
 from server.replies.redis_store import LeadGroup, RedisStore
 from server.replies.reply_log import UNSTORED
@@ -343,7 +343,7 @@ def test_conversation_stream_goes_on(url: str, picture: bool):
 
 
 def test_large_response_stays_with_one_lead(url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(redis_store, "MOST_DOCUMENT", 2000)
+    monkeypatch.setattr(redis_documents, "MOST_DOCUMENT", 2000)
     monkeypatch.setattr(log_writing, "AWAITED_MS", 1500)
     with lead_at(url) as second, lead_at(url) as first:
         body = {**asked("plain"), "input": "x" * 3000, "background": True}

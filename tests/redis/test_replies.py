@@ -15,7 +15,7 @@ import redis
 from members import POOL, Server
 
 from server.errors import LostReplyError, StoreError
-from server.replies import log_writing, redis_link, redis_store
+from server.replies import log_writing, redis_documents, redis_link, redis_store
 from server.replies.kept import KeptBounds, StoredResponse, with_items
 from server.replies.redis_names import ReplyNames
 from server.replies.redis_store import RedisStore
@@ -172,7 +172,7 @@ async def test_limits_hold_for_each_key(url: str, client: redis.Redis):
 
 async def test_huge_document_stays_in_its_process(url: str, monkeypatch: pytest.MonkeyPatch):
     """Redis would end the connection of a command that is too long, and with it the logs of all."""
-    monkeypatch.setattr(redis_store, "MOST_DOCUMENT", 1000)
+    monkeypatch.setattr(redis_documents, "MOST_DOCUMENT", 1000)
     async with opened(url) as store, opened(url) as other:
         store.put(ANNA, huge := stored("resp_huge", text="x" * 1000))
         assert await store.get(ANNA.salt, "resp_huge") == huge
