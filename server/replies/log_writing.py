@@ -65,7 +65,7 @@ class Written:
         return scoped_id_of(self.salt, self.id)
 
 
-class Progress(NamedTuple):
+class WriteResult(NamedTuple):
     of: Written
     n: int  # number of chunks that Redis has
     outcome: Outcome
@@ -96,7 +96,7 @@ class LogWriting:
         group: str,
         ttl_ms: int,
         cancel: Callable[[str, str], None],
-        on_written: Callable[[Sequence[Progress]], None],
+        on_written: Callable[[Sequence[WriteResult]], None],
     ) -> None:
         """Begin without logs.
 
@@ -105,7 +105,7 @@ class LogWriting:
             group: Digest of model and options, equal for all leads that may take up this one's replies.
             ttl_ms: Milliseconds for which a log is kept.
             cancel: Called with salt and id of a reply that another lead asks to cancel.
-            on_written: Called with the progress of all logs of a write, on the link's thread.
+            on_written: Called with the result for each log of a write, on the link's thread.
         """
         self._names = names
         self._open = names.open(group)
@@ -153,7 +153,7 @@ class LogWriting:
         for part, outcome in zip(due, outcomes, strict=True):
             self._note(part, outcome)
         self._on_written(
-            [Progress(part.of, part.n, outcome) for part, outcome in zip(due, outcomes, strict=True)]
+            [WriteResult(part.of, part.n, outcome) for part, outcome in zip(due, outcomes, strict=True)]
         )
         return bool(self._logs or self._withdrawn)
 

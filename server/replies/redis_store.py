@@ -16,7 +16,7 @@ from server.errors import StoreError
 from server.replies import log_writing, redis_documents
 from server.replies.distant_log import DistantLog, Entry, MovingLog
 from server.replies.kept import Json, KeptBounds, StoredResponse, decoded
-from server.replies.log_writing import LogWriting, Outcome, Progress, Written
+from server.replies.log_writing import LogWriting, Outcome, WriteResult, Written
 from server.replies.memory import MemoryStore
 from server.replies.orphans import READ_ENTRIES, Orphans, TakenLog, recipe_of
 from server.replies.redis_documents import RedisDocuments, size_of
@@ -229,10 +229,10 @@ class RedisStore:
         self._event_loop()
         self._link.ask(lambda _: self._writing.begin(written), talks=False)
 
-    def _note_soon(self, progress: Sequence[Progress]) -> None:
+    def _note_soon(self, results: Sequence[WriteResult]) -> None:
         """Have the event loop note what was written: one wake-up for all logs."""
         if self._loop is not None:
-            _soon(self._loop, lambda: [self._note_written(*one) for one in progress])
+            _soon(self._loop, lambda: [self._note_written(*one) for one in results])
 
     def _note_written(self, of: Written, n: int, outcome: Outcome) -> None:
         """Show readers the first n chunks of a log, which Redis has, and act on the outcome."""
