@@ -13,7 +13,7 @@ import httpx
 from drafters.engine_dialects import Dialect, EngineError, Said
 
 CONNECT_S = 5.0  # seconds to connect. Half: fails for slow engines; twice: a missing one costs 10 s
-ENGINE_SILENT_S = 120.0  # seconds without data that fail a request: prefill takes less. Twice: 4 min
+ENGINE_SILENT_S = 120.0  # seconds without data until a request fails: prefill takes less. Twice: after 4 min
 # Seconds until an engine notices a closed connection: llama-server took 15 to 35 ms. Half: connections are
 # closed and opened more often; twice: the engine continues wrong texts for 20 ms more
 ENGINE_CANCEL_S = 0.02

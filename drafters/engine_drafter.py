@@ -20,11 +20,12 @@ from server.sampling.draft_token import DraftGuess
 
 logger = logging.getLogger("duo.drafter")
 
-# Maximum tokens per request, as a multiple of the longest path that the lead takes: a right reply continues
-# without another request. Half: pauses are twice as frequent; twice: no gain, wrong replies are cancelled.
+# Maximum tokens per request, as a multiple of the longest path that the lead takes. As long as guesses are
+# right, the drafter needs no other request. Half: twice as many pauses; twice: no gain, since wrong replies
+# are cancelled.
 PATHS = 4
-# Seconds of tokens per request, by the seconds until its first token, if cancelling takes long. Half:
-# requests take a third of the time instead of a fifth; twice: wrong texts continue for twice as long
+# If cancelling takes long, a request's tokens take this number of times the wait for its first token, so a
+# fifth of the time is waiting. Half: a third; twice: wrong texts continue for twice as long.
 BURST = 4
 MIN_BURST = (
     4  # minimum tokens per request. Half: a request for two tokens; twice: eight tokens of a wrong text

@@ -34,9 +34,9 @@ from server.speculation.wire.presence import VocabularyCard, vocabulary_card
 # takes twice the memory.
 MODEL_CAPACITY = 4
 BROWSER_CAPACITY = 1  # sessions: a browser holds one text; alternating texts would each be read again
-OTHER_CAPACITY = 256  # sessions, each cheap without a model: assumed. Half: leads look elsewhere earlier
-# Maximum rows of a timed decode: a path and two branches. Further rows are assumed to cost as much as these
-# two. Twice: a start measures for twice as long; half: rows seem to cost nothing
+OTHER_CAPACITY = 256  # assumed sessions of a drafter without a model. Half: leads look elsewhere earlier
+# Maximum rows of a timed decode: a path and two branches. Each further row is assumed to cost as much as the
+# second and third do. Half (one row): further rows seem free; twice: a start measures for twice as long.
 MAX_DRAFT_ROWS = 3
 _STDOUT, _STDERR = 1, 2
 _CELLS = 32  # enough to open a model for its vocabulary

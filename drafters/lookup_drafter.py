@@ -14,7 +14,7 @@ from server.sampling.draft_token import DraftGuess
 from server.speculation.lookups import MAX_POOLS
 from server.speculation.sources.lookup import Lookup, LookupPool
 
-PORTION = 4096  # tokens indexed in one step, for 5 to 10 ms; other sessions wait. Twice: 10 to 20
+PORTION = 4096  # tokens indexed in one step: 5 to 10 ms, while other sessions wait. Twice: 10 to 20 ms
 
 
 @dataclass(slots=True)

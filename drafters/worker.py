@@ -19,17 +19,17 @@ from server.speculation.wire.presence import Presence
 logger = logging.getLogger("duo.drafter")
 
 PUBLISH_S = 0.002  # seconds of guessing per message. Half: more messages; twice: guesses arrive later
-# Minimum seconds between two messages for one session, times the number of drafted sessions; PUBLISH_S if
-# that is longer. A lead drops a drafter's messages beyond 4,000 a second. With 16 sessions a drafter sends
-# 1,750 a second, without this pause 2,900 to 4,200, with half of it 2,700. Tokens per second are equal if the
-# lead drops no message (over real Redis, beside decodes that only wait).
+# Minimum seconds between two messages for one session, times the number of drafted sessions: 16 ms with 16
+# sessions, but at least PUBLISH_S. A lead drops a drafter's messages beyond 4,000 a second. With 16 sessions
+# a drafter sends 1,750 a second; with half of this pause 2,700, without it 2,900 to 4,200. Tokens per second
+# are equal if the lead drops no message (over real Redis, beside decodes that only wait).
 MESSAGE_S = 0.001
 WANT_S = 0.2  # seconds between two requests for a session: some slow round trips. Half: more are useless
-LEASE_S = 5.0  # seconds of silence about a session until its lead is asked for it: a Close may be lost
+LEASE_S = 5.0  # seconds without a message about a session until its lead is asked: a Close may be lost
 UNANSWERED = 3  # silent LEASE_S intervals until a session is closed: cells are held for 15 s. Twice: 30 s
 MAX_WANTED = 1024  # requested sessions that are remembered: bounds memory, has no other effect
 MAX_FAILURES = 3  # consecutive failed decodes that end drafting for a session. Twice: 6 useless steps
-TD_CHANGE = 0.2  # relative change of td that is announced. Half: more messages; twice: older values
+TD_CHANGE = 0.2  # relative change of td (time per guess) to announce. Half: more messages; twice: older td
 
 Arrival: TypeAlias = Message | tuple[Presence, ...] | Literal["wake"] | None
 

@@ -17,7 +17,7 @@ MAX_STOPS = 1024
 """Maximum stop strings: 1024 of 12 characters take 0.2 ms for each piece of text."""
 MAX_SALT = 256
 MAX_ADAPTERS = 64
-"""Maximum scales that a request may name."""
+"""Maximum LoRA adapters whose scales a request may set."""
 MAX_CHOICES = 8
 """Maximum replies to one prompt, including those that best_of drops."""
 MAX_TOP_LOGPROBS = 20

@@ -12,9 +12,10 @@ from server.cache.record import Record
 
 logger = logging.getLogger("duo.cache")
 
-MOMENT_S = 0.1  # maximum wait for a busy model before each 8 MB: at least 80 MB/s. Twice: 40; half: 160
-PATIENT_S = 5.0  # this maximum if memory is not short: 512 MB take at most 5 minutes. Twice: 10; half: 2.5
-# Seconds that each thread's job gets at the end; a part takes ms. Twice: closing takes 20 s if a disk hangs.
+MOMENT_S = 0.1  # maximum wait per 8 MB of an urgent job for a busy model: 80 MB/s. Half: 160; twice: 40
+PATIENT_S = 5.0  # maximum wait per 8 MB of other jobs: 5 minutes for 512 MB. Half: 2.5; twice: 10
+# Seconds for each of two threads to end its job at shutdown; a part of a job takes ms. Twice: closing takes
+# 20 s if a disk hangs.
 CARRIER_CLOSE_S = 5.0
 
 

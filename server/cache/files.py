@@ -35,10 +35,10 @@ from server.cache.record import (
 NAME = re.compile(r"([0-9a-f]{64})\.duo")
 UNFINISHED = re.compile(r"[0-9a-f]{64}\.duo\.[0-9a-f]{16}\.tmp")
 RESCAN_NS = 1_000_000_000  # ns between scans, which take some ms. Twice: other leads' files wait 2 s
-# If a directory changed less than this number of ns ago, a later change may have left the same time: the
-# coarsest clock, FAT's, has steps of 2 s. Half: changes may go unseen.
+# A directory that changed less than this number of ns ago is read again at the next scan: a later change may
+# have left the same time, since the coarsest clock (FAT's) has steps of 2 s. Half: changes may go unseen.
 SETTLED_NS = 2_000_000_000
-STALE_NS = 600_000_000_000  # age in ns from which an unfinished file is abandoned: 120 PATIENT_S. Half: 60
+STALE_NS = 600_000_000_000  # ns; older unfinished files are abandoned: 120 times PATIENT_S. Half: 60 times
 
 logger = logging.getLogger("duo.cache")
 T = TypeVar("T")

@@ -17,10 +17,10 @@ from server.cache.radix import RadixIndex, common_prefix
 # A conversation's worth halves after this number of uses of other conversations: two rounds of four slots. A
 # conversation of 8k tokens is worth less than a fresh one of 1k after 24 uses. Twice: after 48; half: 12.
 HALF_LIFE = 8
-ONE_STEP = 64  # fewer tokens are not worth keeping: about one step evaluates them. Twice: about two steps do
-# Assumed tokens at a prompt's end that a template may write differently in the next turn. Half: the next turn
-# of a template that changes more takes another sequence; twice: prompts that differ only in the last 32 share
-# one.
+ONE_STEP = 64  # tokens of a conversation that count nothing: about one step evaluates them. Twice: two steps
+# Assumed tokens at a prompt's end that a template may write differently in the next turn. Half: if a template
+# changes more, the next turn takes another sequence; twice: prompts that differ only in their last 32 tokens
+# share a sequence.
 TEMPLATE = 16
 
 

@@ -19,7 +19,7 @@ from server.cache.record import Head, digest, name_of, record, salt_digest
 
 Hear: TypeAlias = Callable[[Sequence[Sequence[int]]], None]
 
-BACKLOG_BYTES = 512 << 20  # bytes that may wait for a slow disk: one large snapshot. Half: more are lost
+BACKLOG_BYTES = 512 << 20  # bytes that may wait for a slow disk: a large snapshot. Half: more are dropped
 
 
 class Snapshots:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 NOBODY, INSIDE = "no drafts", "the draft model inside the lead"
 BESIDE, AWAY = "a drafter beside it, on this machine", "a second device"
-GAIN = 1.05  # minimum speedup that counts as a gain: texts differ by as much
+GAIN = 1.05  # minimum speedup that counts as a gain: the choice of texts alone changes results by 5 percent
 BUSY = "other programs keep this machine busy, so that the times measured now say little"
 GIB_BYTES, MIB_BYTES = 1 << 30, 1 << 20  # bytes
 

@@ -25,7 +25,7 @@ WARM_UP, TIMED_GUESSES = 3, 20
 # verdict; twice: a busy machine is reported only after half a minute.
 MAX_MEASUREMENTS = 4
 # Maximum plausible time of n rows, relative to n single rows one by one. Half: scatter counts as a
-# disturbance; twice: "4 take 12 times as long" is reported as a fact.
+# disturbance; twice: a disturbed "4 rows take 12 times as long as one" is reported as a fact.
 DEAREST = 2.0
 SETTLE_S = 0.2  # seconds until a draft model beside the target runs at its usual pace
 

@@ -12,7 +12,8 @@ from server.drafting.draft_slots import Cells, DraftSlots
 from server.llama.backend import Batch
 from server.sampling.draft_token import DraftGuess
 
-# Cells reserved for each branch; few have more guesses: assumed. Half: a full cache fails sooner
+# Cells reserved for each branch: few branches are assumed to have more guesses. Half: a full cache fails
+# sooner
 BRANCH_LENGTH = 8
 BRANCH_MARGIN = (
     32  # cells left free beside a branch, for paths to grow: assumed. Twice: fewer branches in a full cache

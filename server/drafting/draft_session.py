@@ -13,8 +13,8 @@ from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Commit, Draft, Open, Rows, chain_next
 
 GREEDY = SamplingParams(temperature=0.0)
-MAX_UNREAD_ROWS = 64  # messages: a head reads them at each turn. Bounds memory
-COLDEST = 1e-6  # minimum temperature but 0: scores overflow below. No lead sends less: off by two is safe
+MAX_UNREAD_ROWS = 64  # unread Rows messages of a session: a head reads all at each turn. Bounds memory
+COLDEST = 1e-6  # minimum temperature except 0: lower ones overflow scores. No lead sends any: twice is safe
 
 
 class DraftSession:

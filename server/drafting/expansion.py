@@ -17,12 +17,12 @@ from server.drafting.draft_session import DraftSession
 from server.estimators import Ratio, Smoothed
 from server.sampling.draft_token import DraftGuess
 
-# A path less likely than this is not worth another guess: 13 guesses of 0.8 each. 0.1: 10; 0.025: 16.
+# Minimum probability of a path that gets another guess: 13 guesses of 0.8 each reach it. 0.1: 10; 0.025: 16.
 PATH_MIN = 0.05
-# Weight of one measured decode or guess in the time of these. Half or twice: a changed time is known after 40
-# or 10 of them
+# Weight of a new measurement in the mean time of a decode or of a guess: a changed time is known after 20
+# measurements. Half: after 40; twice: after 10.
 TD_WEIGHT = 0.05
-MISTAKES_KEPT = 0.95  # weight of past mistakes per commit: about 20 commits count. Off by two: 10 or 40
+MISTAKES_KEPT = 0.95  # weight of past mistakes per commit: about 20 commits count. 0.9: 10; 0.975: 40
 
 
 class Leaf(NamedTuple):

@@ -17,22 +17,23 @@ from server.sampling.noise import Ids, gumbel
 from server.sampling.params import SamplingParams
 from server.sampling.peaks import Peaks
 
-# A guess this likely needs no second one. 0.95: of 69 wrong guesses of the bundled pair 13 were surer; 0.998
-# and twice the sequences for branches: 1 percent more tokens a step (benchmarks.clocked, r = 16).
+# A guess with at least this confidence gets no second candidate. At 0.95, 13 of 69 wrong guesses of the
+# bundled pair would lack one. At 0.998, with twice the sequences for branches: 1 percent more tokens a step
+# (benchmarks.clocked, r = 16).
 CERTAIN_CONFIDENCE = 0.98
-# Weight of one position where the rules differ. Simulated: equally good rules alternate twice in 1,000 such
-# positions, and a rule that is right in 40 percent of them, not 20, is found after 32. Twice: 9 changes, 13
-# positions; half: 0.6 and 64.
+# Weight of one position at which the two rules guess different tokens. Simulated: equally good rules
+# alternate twice in 1,000 such positions; a rule that is right in 40 percent of them, against 20, is chosen
+# after 32. Twice: 9 changes, chosen after 13; half: 0.6 changes, after 64.
 RULE_WEIGHT = 1 / 64
-# Share of such positions by which the other rule must be better. Half: 7 changes, 13 positions; twice: 0.2,
-# 98.
+# Minimum advantage of the other rule, as a share of the positions where they differ. Half: in RULE_WEIGHT's
+# simulation 7 changes, chosen after 13; twice: 0.2 changes, after 98.
 RULE_MARGIN = 0.1
-_MAX_CANDIDATES = 2048  # tokens whose noise is computed: 34 us of 500 for a flat row. Half: 21 us; twice: 60
-# Distance below the largest logit within which tokens may be drawn: at temperature 1 a token there is 6e-6
-# times as likely. Half: 2e-3, so that tokens that may be drawn are overlooked; twice: more noise to compute.
+_MAX_CANDIDATES = 2048  # tokens whose noise is computed: 34 us of a flat row's 500. Half: 21 us; twice: 60
+# Maximum distance in logits from the largest at which a token may be drawn: at temperature 1 such a token is
+# 6e-6 times as likely. Half: 2e-3, so that possible tokens are missed; twice: more noise to compute.
 _WIDEST_GAP, _NARROWER_GAPS = 12.0, (9.0, 6.0, 3.0, 1.0)
-# Logits of a row up to which the exact sum of exponentials costs no more than an estimate: 7 us. Twice: 14
-# against 8.
+# Maximum logits of a row for which the exact sum of exponentials is as quick as an estimate: 7 us. Twice: 14
+# us against 8.
 _QUICK_ROW = 8192
 
 

@@ -24,9 +24,9 @@ from server.llama.backend import Backend
 
 # In steps of more sessions than this, event loop and drafters get the previous step's tokens before the
 # decode, not during it. With many rows, launching takes most of a decode (10 of 14 ms with 64 sessions on an
-# H100), so their work would delay the engine afterwards. Half: 5 to 8 sessions were delayed by 0.05 ms at
-# most, and gain nothing; twice: 16 clients lose a part of the 15 percent that this brings them with drafts
-# (ADR 1).
+# H100), so work during the decode would delay the engine afterwards. Half: 5 to 8 sessions gain nothing,
+# since they were delayed by 0.05 ms at most; twice: 16 clients with drafts lose a part of their gain of 15
+# percent (ADR 1).
 MANY_SESSIONS = 8
 
 

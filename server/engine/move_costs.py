@@ -23,7 +23,7 @@ MAX_BYTE_RATIO = 4.0
 # scatter by 3 percent, a slope learned from one reply has a relative error of 0.9 (simulated). With 25 steps
 # the error is 2; with 100 it is 0.45, but a slowdown of the machine is noticed after 100 steps.
 STEPS_KEPT = 0.98
-REPLY = 64  # assumed steps of a reply. Twice: a conversation leaves if its cells cost half as much per step
+REPLY = 64  # assumed steps of a reply. Twice: idle conversations leave at half the extra time per step
 FORM = 1.0  # version of the numbers that memory() returns
 LONGEST_S, SLOWEST_S = 60.0, 1e-3  # maximum seconds of a token or step, and of a byte, that recall() accepts
 

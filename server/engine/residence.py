@@ -25,7 +25,7 @@ logger = logging.getLogger("duo.cache")
 WORTH_SAVING = 64
 """Minimum tokens of a saved conversation: fewer take about one step to evaluate (ONE_STEP in PrefixCache)."""
 LONG = 512
-"""While the cost of a move is unknown, conversations leave only for a prompt with more new tokens."""
+"""While the cost of a move is unknown, idle conversations leave only before a prompt of more new tokens."""
 SHARE_NEW = 8
 """A conversation is written to disk again once more than 1/SHARE_NEW of its tokens are new.
 

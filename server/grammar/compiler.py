@@ -23,7 +23,7 @@ Start: TypeAlias = Callable[[], Constraint]
 
 Kind: TypeAlias = Literal["gbnf", "schema", "lark"]
 
-KEPT_BYTES = 256 << 20  # sum of n_bytes: hundreds of usual schemas, or four with 128 tools each
+KEPT_BYTES = 256 << 20  # n_bytes of all kept grammars: hundreds of usual schemas, or four with 128 tools each
 
 
 class Compiler:

@@ -25,9 +25,9 @@ from server.grammar.syntax import (
 )
 from server.llama.backend import Vocabulary
 
-MAX_CHARACTERS = 1 << 16  # of a grammar, so that parsing takes half a second at most
-MAX_RULES = 1000  # usual grammars have some dozens
-MAX_NESTING = 50  # of parentheses: each takes four calls on Python's stack, which allows 1,000
+MAX_CHARACTERS = 1 << 16  # maximum characters of a grammar, so that parsing takes half a second at most
+MAX_RULES = 1000  # maximum rules of a grammar; usual ones have some dozens
+MAX_NESTING = 50  # maximum nested parentheses: each takes four calls on Python's stack, which allows 1,000
 MAX_REPETITIONS = 2000  # llama.cpp's own limit
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")

@@ -35,8 +35,8 @@ from server.grammar.syntax import (
     series,
 )
 
-MAX_LEXEME_CHARS = 50_000  # character sets, which are its automaton's states: a tenth of Budget's steps
-MAX_LEXEME_DEPTH = 200  # nested nodes: Python's stack allows 1,000 calls
+MAX_LEXEME_CHARS = 50_000  # character sets of a lexeme, its automaton's states: a tenth of Budget's steps
+MAX_LEXEME_DEPTH = 200  # nested nodes of a lexeme: Python's stack allows 1,000 calls
 
 
 @dataclass(frozen=True, slots=True)

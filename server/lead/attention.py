@@ -18,22 +18,23 @@ from server.llama.options import LlamaOptions
 
 logger = logging.getLogger("duo.lead")
 
-# Steps assumed before any were counted. Half have one row, half four. They are in the middle of the first and
-# of the second reply of a conversation with prompts of 70 tokens and replies of 214 (means of LMSYS-Chat-1M,
-# arXiv:2309.11998), while another conversation of this length is idle in the KV cache. Without the idle one,
-# the bundled model on an EPYC with AVX-512 begins without flash attention, and its replies are 11 percent
-# slower. With two idle ones nothing changes: a 400M model on an Intel Xeon begins without it in either case
+# Assumed tokens of an idle conversation beside the running one: two turns with prompts of 70 tokens and
+# replies of 214 (means of LMSYS-Chat-1M, arXiv:2309.11998). The assumed steps (ASSUMED) are in the middle of
+# the first and of the second reply, half with one row, half with four. Without the idle conversation, the
+# bundled model on an EPYC with AVX-512 begins without flash attention, and its replies are 11 percent slower.
+# With two idle ones nothing changes. A 400M model on an Intel Xeon begins without it in either case
 # (docs/adr/0012).
 IDLE = 2 * (70 + 214)
 ASSUMED = [StepKind(n_rows, n_tokens + IDLE, n_tokens) for n_rows in (1, 4) for n_tokens in (177, 461)]
 BEFORE = 1000  # weight of ASSUMED, in steps. Twice: real usage takes twice as long to outweigh it
 MOST_STEPS = 100_000  # steps that count; older ones are scaled down. Twice: a change of use shows later
-# A later start changes to the other kind if it saves at least this share of the time: a change makes saved
-# conversations on disk useless. 0.02: two measurements differ by as much; 0.1: up to 10 percent are given up.
+# Minimum share of the time that a later start must save to turn flash attention on or off: a change makes
+# saved conversations on disk useless. 0.02: two measurements differ by as much; 0.1: up to 10 percent are
+# given up.
 MIN_GAIN = 0.05
-# Kind that a first start uses. If "off" is wrong, an EPYC's replies take 11 percent longer and prompts 3 to
-# 30; if "on" is, a Xeon's steps after 3,000 tokens take 2.5 times as long, with four rows 5.5 times
-# (docs/adr/0012).
+# Flash attention of a first start. If "off" is wrong, an EPYC's replies take 11 percent longer and its
+# prompts 3 to 30 percent. If "on" is wrong, a Xeon's steps after 3,000 tokens take 2.5 times as long, with
+# four rows 5.5 times (docs/adr/0012).
 UNMEASURED: Kind = "off"
 
 

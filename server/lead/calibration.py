@@ -33,16 +33,17 @@ Ts = TypeVarTuple("Ts")
 WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32, 64, 48)
 # Numbers of rows that steps may be padded to, beside the largest; 14 decodes time each.
 PADDED = (2, 4, 8, 12, 17, 24, 33)
-# Maximum timed decodes of each width. If decodes are a tenth too long on average, the shortest of 5 is 2
-# percent too long, that of 2 is 5, that of 10 is 1 (simulated).
+# Maximum timed decodes of each width, of which the shortest counts. If decodes are a tenth too long on
+# average, the shortest of 5 is 2 percent too long. Half (2): 5 percent; twice (10): 1 percent (simulated).
 MAX_TIMED = 5
 CALIBRATION_S = 3.0  # maximum seconds of a measurement. Half: a slow model has fewer WIDTHS timed
 CHECKED, CHECK_S = 4, 0.3  # maximum rows, and maximum seconds, of the check of a kept measurement
-# Maximum rows that a first start times, within CHECK_S. Half: eight rows are estimated as 1.2 times four.
+# Maximum rows that a first start times, within CHECK_S. Half: eight rows are not timed, but estimated as 1.2
+# times the time of four.
 FIRST_WIDTH = 8
-# If a decode now takes less than this share of the kept seconds, the machine was busy when they were
-# measured. So kept seconds are at most a quarter too long. 0.6: two thirds; 0.9: a ninth, but scatter
-# sometimes costs CALIBRATION_S.
+# If a decode takes less than this share of its recorded time, other work disturbed the recording, which is
+# repeated. So recorded times are at most a quarter too long. 0.6: two thirds; 0.9: a ninth, but scatter
+# sometimes causes a repetition, which takes CALIBRATION_S.
 DISTURBED = 0.8
 # Seconds until a start warns that its first decodes have not ended. Half: it warns of slow disks; twice: the
 # user has given up.

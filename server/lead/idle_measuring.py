@@ -28,12 +28,13 @@ logger = logging.getLogger("duo.lead")
 # who opens the page and types at once waits for a decode of the measurement; twice: it begins 2 s later.
 QUIET_S = 2.0
 POLL_S = 0.1
-# Maximum seconds of all attempts at all measurements: three times what these take (CALIBRATION_S of
-# calibration.py, BUDGET_S of attention_times.py). Half: with a client that asks every few seconds none
-# finishes; twice: such a lead computes for a minute though nobody waits.
+# Maximum seconds of all attempts at all measurements: three times what the measurements take (CALIBRATION_S
+# of calibration.py, BUDGET_S of attention_times.py). Half: beside a client that asks every few seconds, none
+# finishes; twice: beside such a client, the lead computes for a minute though nobody waits.
 MEASURED_S = 30.0
-# Seconds after which deferred work is started although no moment was idle. Half: a client that asks without a
-# pause has grammars prepared during an earlier reply; twice: for two minutes, its first grammar would wait.
+# Seconds after which deferred work starts even if the lead was never idle. Half: for a client that asks
+# without a pause, grammars are prepared during an earlier reply; twice: its first grammar may wait for two
+# minutes.
 REST_WITHIN_S = 60.0
 
 Measurement = Callable[[Callable[[], LlamaContext]], None]

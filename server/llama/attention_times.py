@@ -27,9 +27,9 @@ DEPTHS = (64, 256, 1024)  # tokens before the timed rows: each four times the pr
 # Numbers of rows that are timed. Without 16, the time of many rows would be estimated from that of four,
 # which flash attention makes quick.
 WIDTHS = (1, 4, 16)
-# The WIDTHS that every start times again. One row alone does not reveal other programs: beside them it took
-# its usual time, but four and sixteen rows took twice theirs. All WIDTHS: a start of a 400M model takes
-# 0.35 s longer.
+# The WIDTHS that every start times again, to notice other programs. One row is not enough: beside other
+# programs it took its usual time, but four and sixteen rows took twice theirs. All WIDTHS: a start of a 400M
+# model takes 0.35 s longer.
 CHECKED = WIDTHS[:2]
 ROUNDS = 5  # maximum timed decodes of each width at each depth. The shortest counts; see lead/calibration.py
 # Times that everything is measured, if BUDGET_S suffices for all ROUNDS. With one pass, one of four starts of
@@ -41,7 +41,7 @@ FIRST = 4  # decodes whose shortest tells how slow the model is: the first ones 
 # BUDGET_S.
 ROUND = 75
 # Maximum seconds that measuring adds to a first start. Models with steps longer than BUDGET_S / ROUND (67 ms)
-# go unmeasured, without flash attention. Half: so do those of 33 ms; twice: a start may take 10 s longer.
+# go unmeasured, without flash attention. Half: the limit is 33 ms; twice: a start may take 10 s longer.
 BUDGET_S = 5.0
 
 

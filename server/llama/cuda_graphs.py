@@ -29,11 +29,11 @@ logger = logging.getLogger("duo.llama")
 
 OFF = "GGML_CUDA_DISABLE_GRAPHS"  # variable that ggml reads before its first graph
 BY_DUO = "duo"  # the variable's value if this process has set it
-# Maximum slots of a lead with graphs. Without graphs, leads of 64 slots that never draft made 1.08, 1.07 and
-# 0.98 times as many tokens per second for 64, 16 and 4 clients with 8B in F16, and 1.06, 1.07 and 0.96 times
-# in Q8_0; leads that draft 1.14, 1.02 and 1.06 times in Q8_0 (H100, 2026-11-28). Half: leads of 9 to 16 slots
-# that never draft lose 2 to 4 percent when few slots are in use; twice: leads of 17 to 32 slots lose 7
-# percent when most slots are in use (inferred).
+# Maximum slots of a lead with graphs. Without graphs, leads of 64 slots made these multiples of the tokens
+# per second for 64, 16 and 4 clients (H100, 2026-11-28): 1.08, 1.07 and 0.98 with 8B in F16, and 1.06, 1.07
+# and 0.96 in Q8_0, if they never drafted; 1.14, 1.02 and 1.06 in Q8_0, if they drafted. Half: leads of 9 to
+# 16 slots that never draft lose 2 to 4 percent when few slots are in use; twice: leads of 17 to 32 slots lose
+# 7 percent when most slots are in use (inferred).
 MOST_SLOTS = 16
 
 

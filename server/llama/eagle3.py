@@ -18,7 +18,7 @@ from server.llama.target_rows import TARGETS, LayerRows, layers_of
 from server.llama.tensors import EAGLE3, tensors
 
 # Rows that the head fuses at once: llama.cpp reserves memory for the logits of each, 40 MB in all with a
-# vocabulary of 150,000. Off by two: 20 or 80 MB. Prompts take equally long with 16, 32, 64 and 128.
+# vocabulary of 150,000. Half: 20 MB; twice: 80 MB. Prompts take equally long with 16, 32, 64 and 128.
 MOST_FUSED = 64
 
 

@@ -22,20 +22,20 @@ from server.llama.devices import GGML
 from server.llama.library import C, LoadedModel
 
 NOBODY = -1  # the sequence that the sampler belongs to: none
-# Maximum rows of a part of a prompt that has a graph for its own shape. Longer parts share one graph, and are
-# not recorded (LlamaContext). Half: more parts compute logits that nobody wants, only to differ in shape.
-# Twice: more prompts occupy 1 MB of host memory in ggml for 10 s, for each number of rows.
+# Maximum rows of a part of a prompt whose shape has its own graph. Longer parts share one graph, which is not
+# recorded (LlamaContext). Half: more parts compute unwanted logits, only to have another shape. Twice: more
+# prompts hold 1 MB of host memory in ggml for 10 s, for each number of rows.
 MAX_DECODE_ROWS = 128
-# Shapes whose keys are kept, 2 KB each. ggml keeps a graph for 10 s; if its key is forgotten before, another
-# shape may get it. In 10 s, steps of 5 ms have at most 2,000 shapes. Half: just enough for these. Twice: 8 MB
-# more.
+# Maximum shapes whose keys are kept, 2 KB each. ggml keeps a graph for 10 s. If its key is freed earlier,
+# another shape may get the same address. In 10 s, steps of 5 ms have at most 2,000 shapes. Half: just enough
+# for these. Twice: 8 MB more.
 MAX_GRAPH_KEYS = 4096
 PROMPTS = 0  # stands for the number of rows in the key of the graph that longer parts of prompts share
-_FIRST = 4  # the embeddings of a graph's tokens are looked up in one of its first 4 operations
-# Number of a graph's first operations from whose sizes its shape is read. If the first layer has attention,
-# the 38th operation at the latest shows the number of cells (DeepSeek 4; the 18th with Llama). Otherwise the
-# number stays unknown, and a graph is recorded again when it changes. Half: it stays unknown for seven of the
-# eight architectures in the tests. Twice: inserting takes 13 µs more than 55; building a graph takes 1.1 ms.
+_FIRST = 4  # number of first operations of a graph, one of which looks up the embeddings of its tokens
+# Number of a graph's first operations whose sizes tell its shape. If the first layer has attention, one of
+# the first 38 shows the number of cells (DeepSeek 4; of the first 18 with Llama). Otherwise the number stays
+# unknown, and a graph is recorded again when it changes. Half: it stays unknown for seven of the eight
+# architectures in the tests. Twice: inserting takes 68 µs instead of 55; building a graph takes 1.1 ms.
 _TELLING = 40
 _FLOAT, _POINTER = 0, ctypes.c_void_p  # GGML_TYPE_F32
 

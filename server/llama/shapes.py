@@ -26,12 +26,13 @@ TEXT = (
     "are. Hence this paragraph, which has numbers (3.14, 2026), names (Ada, Kyoto), code such as `for i "
     "in range(8): print(i)` and ordinary prose."
 )
-# Untimed first decodes, and timed decodes, of each width: 111 in all for seven widths.
+# Untimed decodes at the start of each measurement, and timed decodes of each width: 111 decodes in all for
+# seven widths.
 UNTIMED, TIMED = 4, 5
 SLOW_S = 0.1  # seconds of a decode from which on graphs do not matter: measuring would take 11 s. Twice: 22 s
-# Minimum ratio of mixed to steady times at which a change counts as costly. If times scatter by a tenth,
-# chance exceeds it in 0.1 percent of starts, or 1 percent with TIMED = 3 (simulated). 1.05: in 6 percent;
-# 1.2: changes that cost up to a fifth are ignored.
+# Minimum ratio of mixed to steady times at which a change of width counts as costly. If times scatter by a
+# tenth, chance exceeds the ratio in 0.1 percent of starts; with TIMED = 3, in 1 percent (simulated). 1.05: in
+# 6 percent; 1.2: changes that cost up to a fifth are ignored.
 MIN_SHAPE_GAIN = 1.1
 
 

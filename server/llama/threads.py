@@ -25,22 +25,22 @@ from server.llama.library import C
 
 logger = logging.getLogger("duo.llama")
 
-# Seconds between two measurements of what other programs use; one takes 61 us with two cores. Two of them
-# must agree, so that work of half a second, such as loading a page, costs no thread. Half: it does; twice: a
-# program that starts goes unnoticed for two seconds.
+# Seconds between two measurements of the cores that other programs use; one takes 61 us with two cores. Two
+# in a row must agree, so that work of half a second, such as loading a page, costs no thread. Half: such work
+# costs a thread; twice: a program that starts goes unnoticed for two seconds.
 PERIOD_S = 0.5
 # With all threads computing, compute with one fewer if other programs get at least this number of cores.
-# Steps of one thread divided by those of two (two cores, one row, bundled and 400M BF16): 0.8 to 1.1 where
-# others get 0.29 cores, 1.0 to 1.4 where they get 0.44. Half: one thread also where others get 0.2 cores,
-# where it makes 0.7 to 0.85 times as many steps; twice: two threads even where others get 0.66.
+# Measured (two cores, one row, bundled and 400M BF16): one thread makes 0.8 to 1.1 times the steps of two
+# where others get 0.29 cores, 1.0 to 1.4 times where they get 0.44. Half: one thread also where others get
+# 0.2 cores, where it makes 0.7 to 0.85 times as many steps; twice: two threads even where others get 0.66.
 TAKEN = 0.38
-# With fewer threads computing, add one if other programs leave at least this number of cores unused. Half:
-# also where they take 0.7 of a core, where one thread makes 1.0 to 1.4 times the steps of two; twice: not
-# where they take 0.2, where it makes 0.6 to 0.85.
+# With fewer threads computing, add one if other programs leave at least this number of further cores unused.
+# Half: two threads also where others take 0.7 of a core, where one makes 1.0 to 1.4 times the steps of two;
+# twice: one thread even where others take 0.2, where it makes 0.6 to 0.85 times the steps of two.
 FREE = 0.45
-# Seconds after this process began in which a new context takes its number of threads from what others have
-# used since then. Without this, the first decodes beside 15 busy programs took 34 s. A sixth: beside them a
-# process makes its context later than that; twice: programs that ended two minutes ago count.
+# Age of this process, in seconds, up to which a new context counts the cores that others have used since the
+# start. Without this, the first decodes beside 15 busy programs took 34 s. A sixth: beside them, a process is
+# older when it makes its context; twice: programs that ended two minutes ago count.
 STARTED_S = 60.0
 STAT = Path("/proc/stat")
 

@@ -31,11 +31,11 @@ from server.llama.backend import (
 
 logger = logging.getLogger("duo.llama")
 
-# Maximum rows of a sequence that wait for a guess: 64 rows of 4096 floats are a megabyte. Off by two: 32 or
-# 128 are evaluated at once.
+# Maximum rows of a sequence that wait for a guess: 64 rows of 4096 floats are a megabyte. Half or twice: 32
+# or 128 rows are evaluated at once.
 MOST_WAITING = 64
 # If a copied sequence lacks at most this number of rows, the block evaluates them again instead of copying
-# cells. Off by two: shadows of trees copy cells every 8th or 32nd token, instead of every 16th.
+# cells. Half or twice: shadows of trees copy cells every 8th or 32nd token, instead of every 16th.
 MOST_LAG = 16
 _SIZE = struct.Struct("<Q")
 

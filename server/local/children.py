@@ -17,8 +17,8 @@ logger = logging.getLogger("duo.children")
 
 OWN = ((OFF, BY_DUO),)  # variables that a process sets for itself, depending on its models
 
-SOONEST_S, LATEST_S = 0.2, 30.0  # seconds before a restart; doubled after every quick death
-HEALTHY_S = 10.0  # seconds; after a life this long the pause is SOONEST_S again
+SOONEST_S, LATEST_S = 0.2, 30.0  # first and longest pause before a restart; doubled after each quick death
+HEALTHY_S = 10.0  # seconds that a process must live to reset its pause to SOONEST_S
 DRAFTER_GRACE_S = 3.0  # seconds for a drafter to end by itself: a decode, and its goodbye to the lead
 
 

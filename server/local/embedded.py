@@ -33,10 +33,10 @@ from urllib.parse import quote, urlsplit
 from server.errors import StartupError
 from server.local.children import Child
 
-PREFIX = "duo-redis-"  # of the directories
+PREFIX = "duo-redis-"  # prefix of the directories' names
 START_S = 10.0
 STOP_S = 2.0
-MAX_SOCKET_PATH = 100  # bytes; the kernels allow 107 (Linux) and 103 (macOS)
+MAX_SOCKET_PATH = 100  # maximum bytes of a socket's path; kernels allow 107 (Linux) and 103 (macOS)
 
 _UNLOCKED = ".duo-new-"  # prefix of a directory until it is locked
 _LOCK, _SOCKET, _LOG, _SECRET = "lock", "socket", "log", "secret"

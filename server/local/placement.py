@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from server.settings import UpSettings
 
 FEW_CORES = 4
-# Without a GPU, on SPLIT_CORES or more, a draft model that is not SMALL has one in CORES_PER_DRAFT_THREAD
-# cores, and the target has the others. On 16 cores, an 8B target with a 1B draft model was 1.92 times as fast
-# as without drafts; with half of the cores for the draft model 1.48 times (RESULTS.md, section H), with one
-# core 0.94 times.
+# Without a GPU, on SPLIT_CORES or more, a draft model that is not SMALL gets one of every
+# CORES_PER_DRAFT_THREAD cores, and the target gets the others. On 16 cores, an 8B target with a 1B draft
+# model was 1.92 times as fast as without drafts; with half of the cores for the draft model 1.48 times
+# (RESULTS.md, section H), with one core 0.94 times.
 SPLIT_CORES, CORES_PER_DRAFT_THREAD = 8, 4
 SMALL = 100  # a draft model this many times smaller than the target is as quick on CPU cores as on the GPU
 MOST_THREADS = 4  # maximum threads of a drafter whose target runs on the GPU
-# A GPU with ROOM times a model's size of free memory has room for the model and its KV cache, if each
-# conversation has at most USUAL_CELLS cells.
+# Minimum free memory of a GPU, as a multiple of the size of its model: room for the model and its KV cache,
+# if each conversation has at most USUAL_CELLS cells.
 ROOM = 2
 USUAL_CELLS = 8192
 

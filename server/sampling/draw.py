@@ -22,7 +22,7 @@ Row: TypeAlias = npt.NDArray[np.float32]
 _WINDOWS = (2.0, 4.0, 7.0, 12.0, 24.0)  # distances in logits from the top within which the nucleus is sought
 _FEW_LOGITS = 8  # number of the largest logits, which often determine what the filters leave
 _SUM_ERROR = 1e-9  # bound of the rounding error of sums of weights
-_SORTED_WHOLE = 512  # maximum logits that are all sorted; of more, only those near the edge are
+_SORTED_WHOLE = 512  # maximum logits that are all sorted; of more, only those near the edge are sorted
 
 
 class Distribution(NamedTuple):

@@ -16,13 +16,13 @@ from typing import cast
 # Share of all tokens that a source may lose. Twice: 1 percent more is lost; half: a source that begins to
 # help pauses twice as long.
 LOSS = 0.01
-# Share of baseline steps, which time steps without a source, in all steps: a quarter of what it may lose.
-# Twice: half a percent of a group's gain is lost; half: a machine that became quicker hides for twice as long
-# that a drafter slows it.
+# Share of steps that are baselines, in which a source pauses only to time steps without it: a quarter of
+# LOSS. Twice: half a percent of a group's gain is lost; half: on a machine that became quicker, a drafter's
+# slowdown stays hidden for twice as long.
 BASELINE_FRACTION = LOSS / 4
 
-# Share of a source's gain that is forgotten per step: the last 33 steps count. Half: a hard reply pays for
-# twice as many steps until its drafters pause; twice: one unlucky line ends a good draft.
+# Share of a source's gain that is forgotten per step: the last 33 steps count. Half: on a hard reply,
+# drafters lose for twice as many steps until they pause; twice: one unlucky line ends a good draft.
 FORGET = 0.03
 
 

@@ -11,16 +11,16 @@ from typing import NamedTuple
 from server.speculation.account import Account, GroupAccount
 from server.speculation.sources.drafter_record import DrafterRecord
 
-# Tokens of a session that a group may lose before it has gained any. Half: one hard reply, in which models
-# pause after 12 steps, may end the drafters' credit; twice: a bad drafter costs 10 tokens at first.
+# Tokens per session that a group may lose before it has gained any. Half: one hard reply, in which models
+# pause after 12 steps, may use up the drafters' credit; twice: a bad drafter costs 10 tokens at first.
 CREDIT = 5.0
-# Steps of a baseline, in which a drafter that joins on the lead's cores, or lookups, do not guess, to time
-# steps without them. Half: too few steps remain after the first ones, which are slow; twice: half of a short
-# reply has no guesses.
+# Steps of a baseline: lookups, or drafters that join on the lead's cores, pause, so that steps without them
+# are timed. Half: too few steps remain after the first ones, which are slow; twice: half of a short reply has
+# no guesses.
 BASELINE_STEPS = 16
-# Seconds that a drafter that joins may cost until one of its guesses is right. Half: where a step takes 1 ms,
-# but 6 to 14 ms beside a drafter, one drafter of seven pauses before a guess is right; twice: a bad one costs
-# a second more.
+# Seconds that a new drafter may cost until one of its guesses is right. Half: where a step takes 1 ms, but 6
+# to 14 ms beside a drafter, one drafter in seven pauses before its first right guess; twice: a bad drafter
+# costs a second more.
 TRIAL_S = 1.0
 OF_GROUP = partial(Account, CREDIT, baseline_steps=BASELINE_STEPS)
 

@@ -22,24 +22,24 @@ _BUCKET = [next(i for i, bound in enumerate(_BOUNDS) if c < bound) for c in rang
 SURE_CONFIDENCE_BYTE = 230
 """Minimum confidence (of 255) of a guess that counts as sure: nine in ten."""
 
-# Weight, in observations, of a source's own confidence and of the level assumed for a new session. Off by
-# two: twice, a lying source costs rows for four guesses more; half, one unlucky guess shuts a good source
-# out. With 6 for sessions, 9 of 336 replies are slower than 0.95 of undrafted ones, with 4, 7 are; most
-# totals are within 1 percent (benchmarks.inside --every-way --prompts 16 --max-tokens 120, four machines).
+# Weight, in guesses, of a source's own confidence and of the rates assumed for a new session. Half: one
+# unlucky guess shuts out a good source; twice: a lying source costs rows for four guesses more. With 6 for
+# sessions, 9 of 336 replies are slower than 0.95 of undrafted ones; with 4, 7 are. Most totals are within 1
+# percent (benchmarks.inside --every-way --prompts 16 --max-tokens 120, four machines).
 WORD = 4
-# Latest guesses that count in one session, whose subject changes within some lines, and in all sessions
-# together. Off by two: half, rates scatter by 6 points instead of 4; twice, a change of subject is noticed
-# after 128 guesses.
+# Latest guesses that count: in one session, whose subject changes within some lines, and in all sessions
+# together. Half: rates scatter by 6 points instead of 4; twice: a change of subject is noticed after 128
+# guesses.
 SESSION_WINDOW, OVERALL_WINDOW = 64, 512
 SUREST = 0.995  # maximum of a rate adjusted to a session: no guess is certain
 TRUST = 0.9  # assumed rate, as a share of the confidence: models are a little too sure of themselves
 MEAN = (
     TRUST + 0.5
 ) / 2  # assumed rate of a source's best guesses: half of them are sure, the others a toss-up
-# Minimum number of sources remembered, those used last, at 0.5 KB each. Sources that agree count as one more,
-# and so does a drafter that restarts. As many as there may be drafters, since an assignment asks for all of
-# them. With 256 drafters, each further name has the lead forget one. Half: they push each other out. Twice:
-# names that never come back take 0.5 MB.
+# Minimum number of latest used sources whose rates are remembered, 0.5 KB each: as many as there may be
+# drafters, since an assignment asks for all of them. Sources that agree count as one source more, and so does
+# a drafter that restarts. With 256 drafters, each further name makes the lead forget another one. Half:
+# drafters push each other out. Twice: names that never come back take 0.5 MB.
 MAX_SOURCES = MAX_PEERS
 
 

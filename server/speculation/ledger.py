@@ -29,13 +29,13 @@ from server.speculation.step import LOOKUP, NO_MODEL, DraftPlan
 from server.speculation.step_times import REFRESH, RENEWED, StepTimes
 
 INSIDE = "in the lead"  # the group of the draft model
-# Tokens. A draft model in the lead may at first lose this, times the share of time that it could save at
-# best: 12 where it could double the speed. Half: two sessions of the bundled pair reach 1.21 of the undrafted
-# speed instead of 1.25; twice: a bad one costs twice as much (benchmarks.inside --every-way --sessions 2).
+# Tokens that a draft model in the lead may lose at first, per share of time that it could save at best: 12
+# where it could double the speed. Half: two sessions of the bundled pair reach 1.21 of the undrafted speed
+# instead of 1.25; twice: a bad model costs twice as much (benchmarks.inside --every-way --sessions 2).
 STAKED = 25.0
 
-# Evidence that a step gives the account of a session (IN_SESSION): with guesses for this session alone, with
-# messages; 1 with guesses for several sessions
+# Evidence of a step in a session's account (IN_SESSION): of a step with guesses for this session alone, and
+# with drafters' messages. A step with guesses for several sessions counts 1.
 EVIDENCE_ALONE, EVIDENCE_HEARD = 8.0, 2.0
 
 

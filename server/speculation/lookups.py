@@ -8,10 +8,10 @@ from server.estimators import LatestUsed
 from server.speculation.sources.lookup import Lookup, LookupPool
 from server.speculation.speculated import INDEXED, Speculated
 
-# Share of an undrafted step's time spent on indexing tokens that lookups miss. Half: lookups of a long prompt
-# begin after twice as many steps; twice: gaps between tokens grow by a tenth.
+# Share of an undrafted step's time for indexing tokens that lookups do not know yet. Half: lookups of a long
+# prompt begin after twice as many steps; twice: gaps between tokens grow by a tenth.
 INDEX_SHARE = 0.05
-MAX_POOLS = 8  # salts, used last, whose texts are remembered at least, and twice as many at most; 16 MB each
+MAX_POOLS = 8  # minimum number of latest salts whose texts are kept, 16 MB each; twice as many at most
 
 
 class Lookups:

@@ -8,8 +8,8 @@ from server.speculation.gain import chain, reached
 from server.speculation.hits import TRUST
 from server.speculation.step_times import SAVES
 
-# Share of good guesses that are right, those of a source that is sure. With 0.9, guesses may pay for up to 38
-# sessions where a row adds a tenth of the first one's time. Twice the failures, 0.8: up to 22; half: 54.
+# Assumed share of right guesses of a sure source. With 0.9, guesses may pay for up to 38 sessions where a row
+# adds a tenth of the first row's time. Twice the wrong guesses (0.8): up to 22; half (0.95): up to 54.
 SURE_SHARE = TRUST
 PAYS = 1 + SAVES  # minimum potential() for guesses to pay: messages and wrong guesses use up a smaller gain
 

@@ -15,21 +15,21 @@ from server.speculation.step_times import LATEST, StepTimes
 # Weight of the past, per step, in the tokens per second: about the last 20 steps count. With 10 they follow
 # single lucky steps; with 40 they lag a change of text by 40 steps.
 KEEP_RATE = 0.95
-# Weight of the past, per step, in a guess's Python time: about the last 100 steps count. Where steps scatter
-# by as much as a guess takes, its time is known to a tenth; with half of the steps to a seventh, and with
-# twice a change shows after 200 steps. As many as a median has must be seen first: one slow step would bar
+# Weight of the past, per step, in a guess's Python time: about the last 100 steps count. If steps scatter by
+# as much as a guess takes, its time is known to a tenth; with half of the steps to a seventh; with twice, a
+# change shows after 200 steps. The time counts only after LATEST steps, since one slow step would bar
 # guesses.
 KEEP_GUESS = 0.99
-# Multiple of the usual time, since the first steps of a process take up to 40 times as long: more time
-# outside the decode is cut, and a longer decode is not charged to guesses. Half: guesses look cheaper than
-# they are; twice: one interruption looks like a tenth of a guess's cost for 100 steps.
+# Limit of a step's times, as a multiple of the usual time: a process's first steps take up to 40 times as
+# long. More time outside the decode is cut; a longer decode is not charged to guesses. Half: guesses look
+# cheaper than they are; twice: one interruption looks like a tenth of a guess's cost for 100 steps.
 STEP_OUTLIER = 4.0
-# Steps of a kind until their time counts: a process's first ones take up to ten times as long. Half: one of
-# them counts whole; twice: a bad drafter costs ten steps more.
+# Minimum steps of a kind until their time counts: a process's first steps take up to ten times as long. Half:
+# one such step counts whole; twice: a bad drafter costs ten steps more.
 KNOWN = LATEST // 3
 # Assumed cost of a drafter's messages, as a share of an undrafted step: what they took on an H100 with a
 # drafter on its host's CPU (0.2 to 0.3 of 4.4 ms). With 0.02, 16 cases of benchmarks.clocked are 0.4 percent
-# slower, 24 others 0.2 percent faster; at 0 a drafter that is never right goes on.
+# slower, 24 others 0.2 percent faster; at 0, a drafter that is never right is not paused.
 ASSUMED = 0.05
 
 StepKindOfPython: TypeAlias = Literal["any", "passed", "quiet", "told", "guessing"]

@@ -21,18 +21,18 @@ from server.estimators import Mean
 from server.llama.backend import CELLS_STEP
 from server.speculation.gain import best, reached
 
-# Weight of a step for the widths that it does not measure, which return to their first times: one that was
-# twice as slow is within 10 percent after 230 steps. 0.005: 460; 0.02: 120, so that a slow width is tried
-# twice as often.
+# Weight of a step in the times of widths that it does not measure: they return to their first values. A time
+# that was twice too long is within 10 percent after 230 steps. 0.005: 460; 0.02: 120, so that a slow width is
+# tried twice as often.
 RECOVERY = 0.01
 SETTLING = 2  # steps of a width before the usual time: the first builds the graph, the second records it
-# Latest steps of one width, or changes of width, that count. Off by two: half, a third of a step's scatter
-# stays instead of a quarter, and widths flicker; twice, nine tenths of a change are known after 46 steps of a
+# Latest steps of one width, or changes of width, that count. Half: a third of a step's scatter remains
+# instead of a quarter, so that widths flicker; twice: nine tenths of a change are known after 46 steps of a
 # width, not 23 (simulated).
 WIDTH_WINDOW = 10
 SMOOTHING = 1 / WIDTH_WINDOW  # weight of a measured time
-# Assumed number of runs at first, each of a single step. 1 or 4: new leads make as many tokens per second
-# within 2 percent (30 prompts on the emulated GPUs of benchmarks.graphs).
+# Weight, in runs, of the first assumption that a run has a single step. 1 or 4: new leads make as many tokens
+# per second within 2 percent (30 prompts on the emulated GPUs of benchmarks.graphs).
 FEW_RUNS = 2
 PLAIN = 0  # the width of steps without guesses, which are not padded
 

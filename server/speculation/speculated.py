@@ -15,13 +15,13 @@ from server.speculation.tree import LEAST, ScoredTree
 from server.speculation.wire.messages import chain_start
 
 INDEXED = 64  # tokens that are indexed at once, for about 0.1 ms
-# The account of the models in one session. patience: 3 steps with guesses for this session alone, 24 with
-# guesses for several sessions, each of which gets few, or 12 steps with messages. With 12, 5 or 3 steps
-# alone, 7, 4 or none of 178 replies of 400M are below 0.95 of no drafts, and 23, 14 or 14 of the bundled
-# pair, which is 1 percent slower in all with 3 (benchmarks.inside --every-way). per_step: guesses that have
-# gained nothing may cost a session 1.5 tokens in a step: with 2 the slowest of 187 replies of the bundled
-# pair is at 0.90 of no drafts instead of 0.94, with 1 all are 3 percent slower, without a bound 3 percent
-# faster and the slowest at 0.77.
+# Account of the models in one session. patience: they may pause after 3 steps with guesses for this session
+# alone, after 12 with messages, or after 24 with guesses for several sessions, each of which gets few. With
+# 12, 5 or 3 steps alone, 7, 4 or none of 178 replies of 400M are below 0.95 of the undrafted speed, and 23,
+# 14 or 14 of the bundled pair, whose total is 1 percent slower with 3 (benchmarks.inside --every-way).
+# per_step: tokens that guesses may cost a session in a step while they have gained nothing. With 2, the
+# slowest of 187 replies of the bundled pair is at 0.90 of the undrafted speed instead of 0.94. With 1, all
+# are 3 percent slower. Without a bound, all are 3 percent faster and the slowest is at 0.77.
 IN_SESSION = partial(Account, patience=24.0, per_step=1.5)
 
 

@@ -9,23 +9,26 @@ import numpy as np
 from server.estimators import Mean
 from server.speculation.shape_times import WIDTH_WINDOW, ShapeTimes
 
-# Observations in a median. Half: four disturbed ones in a row pass for usual; twice: a longer context shows
-# after 15 guesses, not 8
+# Observations in a median. Half: four disturbed ones in a row count as usual; twice: the effect of a longer
+# context shows after 15 guesses, not 8
 LATEST = 15
-# Maximum distance of a step from the mean, as a share of it: more is cut. One interruption moves the mean by
-# 3 percent. Twice: 6; half: nine tenths of a doubling are known after 40 steps, not 23.
+# Maximum difference of a step from the mean, as a share of the mean; a larger one is cut. So one interruption
+# moves the mean by 3 percent. Twice: 6 percent; half: nine tenths of a doubled time are known after 40 steps,
+# not 23.
 MAX_CHANGE = 0.3
-# Factor on calibrated times of several rows. 1: where calibration says 1.4 times too much, a draft model
-# beside 400M Q8_0 never guesses (section X of benchmarks/RESULTS.md); 0.8: widths are tried too often.
+# Factor on calibrated times of several rows. With 1, a draft model beside 400M Q8_0 never guesses if
+# calibrated times are 1.4 times too long (section X of benchmarks/RESULTS.md); with 0.8, widths are tried too
+# often.
 OPTIMISM = 0.9
-# Steps after which the times of a width that none of them had are forgotten, so that calibrated ones count
+# Steps after which a width's times are forgotten if no step had this width, so that calibrated ones count
 # again. Otherwise wide steps of a busy moment would bar guesses for good: only wide steps show that they are
-# quick again. Half: a width that is slower than calibrated is tried twice as often; twice: guesses rest twice
-# as long, 60 s where a step takes 30 ms.
+# quick again. Half: a width that is slower than calibrated is tried twice as often; twice: guesses pause for
+# twice as long, 60 s where a step takes 30 ms.
 FORGOTTEN = 1024
-RENEWED = FORGOTTEN // 4  # steps between two checks for such widths, and for guesses that cannot pay
-# Share of a step's time that padding has to save. Half: scatter has steps padded in vain; twice: the largest
-# savings remain (400M: seven rows in Q8_0 to eight, 25 percent; 15 in Q4_0 to 16, 22), 31 to 32 rows do not.
+RENEWED = FORGOTTEN // 4  # steps between checks for times to forget, and checks whether guesses can pay
+# Minimum share of a step's time that padding must save. Half: scatter causes padding in vain; twice: only the
+# largest savings remain (400M: from 7 rows to 8 in Q8_0, 25 percent; from 15 to 16 in Q4_0, 22), not from 31
+# rows to 32.
 SAVES = 0.05
 REFRESH = 8  # steps until a cached curve is made anew, in 72 us with 32 widths. 4: 18 us a step instead of 9
 

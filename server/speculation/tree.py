@@ -22,13 +22,13 @@ from server.speculation.wire.messages import MAX_NODES, Draft, chain_next
 # that drafters make by default. Half: such a path leaves no room for second choices; twice: a flood costs
 # twice as much memory and time.
 MAX_TREE_NODES = 4 * MAX_NODES
-# Path probability below which a guess is not offered, however cheap its row: each takes 3 us of Python. With
-# guesses that are right in 95 of 100, twice as much loses 1 percent of a chain, half looks at 14 more nodes.
+# Minimum path probability of an offered guess, however cheap its row: each guess takes 3 us of Python. If 95
+# of 100 guesses are right, twice: 1 percent of a chain is lost; half: 14 more nodes are looked at.
 LEAST = 0.005
 
-# Commits whose places are remembered, to recognise drafts that continue a guess that has proved wrong since
-# they were sent. Half: a drafter 100 ms away, where a step takes 5 ms, is told the session anew after each
-# wrong guess; twice: as much memory.
+# Latest commits whose trees are remembered, to recognise drafts that were sent before one of their guesses
+# proved wrong. Half: a drafter 100 ms away, with steps of 5 ms, gets the session anew after each wrong guess;
+# twice: twice the memory.
 REMEMBERED = 32
 AND = " & "  # between the names of sources that agree
 

@@ -34,7 +34,7 @@ from server.llama.model_settings import ModelSettings, downloaded
 from server.llama.options import FlashAttention
 from server.settings import BUNDLED_MODEL
 
-# Minimum rows that are scored, since some rows show no difference. Twice: it takes twice as long.
+# Minimum rows that are scored, since some rows show no difference. Twice: the probe takes twice as long.
 MIN_SCORED_ROWS = 16
 N_PREFIX = 400  # tokens: flash attention on the CPU splits a row's work only beyond some hundred cells
 N_RESIDENT = 300  # tokens of the other sequence: more than one block of cells in attention

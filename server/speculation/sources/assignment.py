@@ -9,9 +9,9 @@ from server.speculation.account import made_good_after
 from server.speculation.hits import MEAN, WORD
 
 MAX_PER_SESSION = 3  # drafters per session: further ones mostly repeat the others' guesses
-# Shares of tokens that differ by less are about equal: at least two standard errors of a share of 64 tokens.
-# Half: equals keep replacing each other, each with a prompt to read; twice: a drafter that guesses one third
-# keeps its place, though another one would guess two thirds.
+# Minimum difference of two drafters' shares of right guesses, else they count as equal: at least two standard
+# errors of a share of 64 tokens. Half: equal drafters keep replacing each other, each with a prompt to read;
+# twice: a drafter that guesses one third keeps its place, though another one would guess two thirds.
 APART = 0.2
 
 

@@ -23,9 +23,9 @@ from server.speculation.step_times import LATEST
 
 logger = logging.getLogger("duo.drafters")
 
-# Tokens that a first guess evaluates before its own: more take 1.5 to 2.5 ms then, but only 0.2 ms during the
-# target's decode (8B Q8_0, one H100, 17 to 33 tokens). Half: a reply goes without a guess for one step more
-# often; twice: a first guess takes 1.5 ms longer more often
+# Maximum unread tokens that a first guess evaluates itself. More would take 1.5 to 2.5 ms then, but take only
+# 0.2 ms during the target's decode (8B Q8_0, one H100, 17 to 33 tokens). Half: more often a reply has no
+# guess in one step; twice: more often a first guess takes 1.5 ms longer
 FREE_BACKLOG = 8
 REHEARSED, ON_GPU = (32, 1), (32, 2, 3, 4, 1)
 """Rows of rehearsed decodes: those of a short prompt, and of steps that verify few guesses.

@@ -14,9 +14,10 @@ from server.speculation.wire.presence import Presence
 logger = logging.getLogger("duo.drafters")
 
 MAX_RATE = 4000  # messages per second of one drafter; further messages are dropped
-# Maximum tokens per second that are resent to a drafter: a megabyte. Half: half as many.
+# Maximum tokens per second that are resent to a drafter: a megabyte. Half: lost sessions may be resent half
+# as fast.
 RESENT_TOKENS_PER_S = MAX_MESSAGE_TOKENS // 4
-# Reasons to pause that come often
+# Frequent reasons to pause, which are logged at DEBUG
 WAITS = "until it is known what steps take without it"
 JOINS = "another one joins"
 TELL_S = 60.0  # minimum seconds between two lines of the log that say that a drafter pauses

@@ -19,10 +19,11 @@ from server.speculation.hits import SESSION_WINDOW, WORD, RatesByKind
 
 LookupGuess: TypeAlias = tuple[list[int], list[float]]
 
-# Tokens of a match: one predicts next to nothing; longer matches are found by following. With 3 alone a
-# drafter and lookups are 3 percent slower (benchmarks.clocked, r = 1.5, 400M BF16).
+# Tokens of a match that is searched for. One token predicts next to nothing; longer matches are found by
+# following these. With 3 alone, a drafter with lookups is 3 percent slower (benchmarks.clocked, r = 1.5, 400M
+# BF16).
 MIN_NGRAM, MAX_NGRAM = 2, 3
-MAX_LENGTH = 32  # tokens: longer matches are not more reliable
+MAX_LENGTH = 32  # maximum tokens counted in a match: longer matches are not more reliable
 TOKEN_BITS = 32  # bits of a token in an n-gram: ids have 31 in llama.cpp
 POOL_TOKENS = 100_000  # tokens kept of other texts: 16 MB with the index
 

@@ -8,11 +8,12 @@ from server.speculation.sources.assignment import Yield
 from server.speculation.speculated import Speculated
 
 # Minimum tokens by which a drafter is judged, and steps between two reviews of sessions' drafters. Half: a
-# good one may have guessed few of 16 by chance; twice: a useless one keeps a session for 128 tokens.
+# good drafter may have guessed few of 16 tokens by chance; twice: a useless one keeps a session for 128
+# tokens.
 JUDGED = SESSION_WINDOW // 2
-# Tokens of a conversation that a drafter is assumed to read per step of the lead before it guesses: a GPU
-# reads 2,000 a second beside 100 steps, a CPU 150 beside 10. Half: one that says nothing keeps its place for
-# twice as long; twice: one that reads a long prompt loses its place before its first guess.
+# Assumed tokens of a conversation that a new drafter reads per step of the lead: a GPU reads 2,000 a second
+# beside 100 steps, a CPU 150 beside 10. Half: a drafter that never guesses keeps its place for twice as long;
+# twice: a drafter that reads a long prompt loses its place before its first guess.
 READS = 8
 
 

@@ -11,7 +11,7 @@ MOST_S = HEARTBEAT_S / 10
 That is 5,000 to 12,000 messages a second; beyond it the process stops reading for a while.
 With half of it, eight busy drafters could be cut off; with twice, a flood costs twice as much.
 """
-MOST_BEHIND = 8  # reads per interval, if each left messages unread. Half: a process that lags pauses sooner
+MOST_BEHIND = 8  # maximum reads per interval, if all left messages unread. Half: a slow process pauses sooner
 RESTS = (4, 32)  # intervals of the first and longest pause, 1 and 8 s. Half: a flood costs twice as much
 
 logger = logging.getLogger("duo.bus")

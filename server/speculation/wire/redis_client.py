@@ -20,14 +20,15 @@ from server.errors import StartupError
 from server.speculation.wire.intake import HEARTBEAT_S
 from server.speculation.wire.redis_url import SENTINEL, shown_url, split_url
 
-# Times that a start asks a server that does not answer in time: with 200 ms each way and 5 percent of packets
-# lost, some answers take longer. Half: some starts fail there; twice: a wrong address is told after 12 s.
+# Maximum attempts of a start to ask a server that does not answer in time: with 200 ms each way and 5 percent
+# of packets lost, some answers take longer. Half: some starts fail there; twice: a wrong address is reported
+# after 12 s.
 TRIES = 3
 # Seconds that a start waits while the sentinels' master is down: twice the 30 s after which sentinels promote
 # a replica by default (down-after-milliseconds, Sentinel's documentation).
 FAILOVER_S = 60.0
 BACKOFF_S = (0.1, 1.0)  # seconds: first and longest pause before trying again
-IO_TIMEOUT_S = 8 * HEARTBEAT_S  # for the server to answer: a read may block for one heartbeat
+IO_TIMEOUT_S = 8 * HEARTBEAT_S  # seconds for the server to answer: a read may block for one heartbeat
 OWN = "sentinel_"  # prefix of a URL's options that are for the sentinels
 SENTINEL_PORT = 26379  # where sentinels listen, by their documentation
 
