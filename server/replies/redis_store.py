@@ -231,8 +231,13 @@ class RedisStore:
 
     def _note_soon(self, results: Sequence[WriteResult]) -> None:
         """Have the event loop note what was written: one wake-up for all logs."""
+
+        def note() -> None:
+            for one in results:
+                self._note_written(*one)
+
         if self._loop is not None:
-            _soon(self._loop, lambda: [self._note_written(*one) for one in results])
+            _soon(self._loop, note)
 
     def _note_written(self, of: Written, n: int, outcome: Outcome) -> None:
         """Show readers the first n chunks of a log, which Redis has, and act on the outcome."""
