@@ -109,6 +109,10 @@ class RemotePictures:
             stop.start()
             try:
                 return _read(connection, parts)
+            except (OSError, ValueError, http.client.HTTPException):
+                if time.monotonic() >= deadline:  # it was broken off here
+                    raise TimeoutError from None
+                raise
             finally:
                 stop.cancel()
 

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any
+from urllib.parse import SplitResult
 
 import pytest
 
 from server.api.stages import remote_urls
+from server.pictures import fetching as pictures
 from server.pictures.fetching import MAX_REDIRECTS, MAX_REMOTE, Address, RemotePictures, is_public
 from server.pictures.pixels import MAX_FILE_BYTES
 from tests.http_lead import Lead
@@ -161,7 +163,18 @@ def test_unknown_names_are_told(lead: Lead):
     assert "its server's name is not known" in why_refused(lead, "http://none.invalid/a.png")
 
 
-def test_slow_servers_are_left(lead: Lead, gallery: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("is_broken_off", [False, True])
+def test_slow_servers_are_left(
+    lead: Lead, gallery: str, monkeypatch: pytest.MonkeyPatch, is_broken_off: bool
+):
+    """The wait for a byte ends at the same moment as the whole fetch: whichever is first."""
+    pinned = pictures._Pinned  # pyright: ignore[reportPrivateUsage]
+
+    def patient(parts: SplitResult, address: str, timeout_s: float) -> Any:
+        return pinned(parts, address, 60.0)
+
+    if is_broken_off:
+        monkeypatch.setattr(pictures, "_Pinned", patient)
     monkeypatch.setattr(remote_urls, "REQUEST_S", 0.5)
     assert "it did not come within" in why_refused(lead, f"{gallery}/slow")
     assert answered(lead, about(f"{gallery}/red.png")), "others are fetched meanwhile"
