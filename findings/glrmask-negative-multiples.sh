@@ -7,22 +7,14 @@
 #           written with an escape pass the schema of its property: `{"\u0061": "x"}` where `a` is an integer.
 source "$(dirname "$0")/begin.sh"
 from_pypi glrmask==0.5.0 llguidance==1.9.1 jsonschema==4.26.0 numpy==2.3.5
-python - <<'PY'
+PYTHONPATH="$findings" python - <<'PY'
 import json
 from importlib.metadata import version
 
 import glrmask
 import jsonschema
+from byte_tokens import Bytes
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
-
-
-class Bytes:
-    eos_token_id, bos_token_id, special_token_ids = 256, None, [256]
-    tokens = [*(bytes([i]) for i in range(256)), b"<eos>"]
-
-    def __call__(self, text):
-        return list(text.encode() if isinstance(text, str) else text)
-
 
 tokenizer = LLTokenizer(TokenizerWrapper(Bytes()))
 vocabulary = glrmask.Vocab.from_id_to_bytes({i: bytes([i]) for i in range(256)})

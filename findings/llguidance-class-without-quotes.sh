@@ -4,26 +4,15 @@
 # Seen:     both are admitted, written as JSON writes them, \" and \\, wherever the class contains all control characters
 #           (with or without the line feed), as a negated class does; so a reply that follows the schema's grammar need not fit
 #           the schema. Written as `[ !#-~]` or as `[^\x00"]`, such classes are held. jsonschema 4.26.0 refuses the strings.
-set -euo pipefail
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-python3 -m venv "$dir/venv"
-"$dir/venv/bin/pip" --quiet --disable-pip-version-check install llguidance==1.9.1 jsonschema==4.26.0
-"$dir/venv/bin/python" - <<'PY'
+source "$(dirname "$0")/begin.sh"
+from_pypi llguidance==1.9.1 jsonschema==4.26.0
+PYTHONPATH="$findings" python - <<'PY'
 import json
 from importlib.metadata import version
 
 import jsonschema
+from byte_tokens import Bytes
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
-
-
-class Bytes:
-    eos_token_id, bos_token_id, special_token_ids = 256, None, [256]
-    tokens = [*(bytes([i]) for i in range(256)), b"<eos>"]
-
-    def __call__(self, text):
-        return list(text.encode() if isinstance(text, str) else text)
-
 
 tokenizer = LLTokenizer(TokenizerWrapper(Bytes()))
 

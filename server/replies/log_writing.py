@@ -66,6 +66,8 @@ class Written:
 
 
 class WriteResult(NamedTuple):
+    """What a write did to one log."""
+
     of: Written
     n: int  # number of chunks that Redis has
     outcome: Outcome
@@ -206,7 +208,8 @@ class LogWriting:
                 fields[RECIPE] = one.recipe
                 pipe.hset(self._open, one.scoped_id, b"")
                 pipe.pexpire(self._open, self._ttl_ms)
-                pipe.set(self._names.awaited(one.salt, one.id), b"", px=AWAITED_MS)  # else polls drop it
+                # in the same transaction: a poll of another lead removes from `open` what nobody awaits
+                pipe.set(self._names.awaited(one.salt, one.id), b"", px=AWAITED_MS)
                 queued += ["open", "kept open", "awaited"]
             id = entry_id(one.term, log.last[part.n - 1] + 1)
             pipe.xadd(key, fields, id=id, nomkstream=one.n_sent > 0)

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import sha256
 
 EVENTS = b"c"  # field of an entry: its events
@@ -106,6 +105,5 @@ def is_id(id: str) -> bool:
     return _ID.fullmatch(id) is not None
 
 
-@lru_cache(maxsize=1024)
 def digest(text: str) -> str:
     return sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]

@@ -63,12 +63,8 @@ class Account:
             baseline_steps: Steps of a baseline: a pause, at the start and again later, that only serves to
                 time steps without the source. 0: there are no baselines.
         """
-        self._stake, self.patience, self.per_step, self._baseline_steps = (
-            stake,
-            patience,
-            per_step,
-            baseline_steps,
-        )
+        self._stake, self.patience, self.per_step = stake, patience, per_step
+        self._baseline_steps = baseline_steps
         self.paused = baseline_steps  # steps until the source may work; 0: it may now
         self.is_baseline = baseline_steps > 0  # the source pauses only to time steps without it
         self._begin()

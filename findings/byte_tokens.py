@@ -1,0 +1,9 @@
+"""A tokenizer for llguidance whose tokens are single bytes."""
+
+
+class Bytes:
+    eos_token_id, bos_token_id, special_token_ids = 256, None, [256]
+    tokens = [*(bytes([i]) for i in range(256)), b"<eos>"]
+
+    def __call__(self, text):
+        return list(text.encode() if isinstance(text, str) else text)
