@@ -66,7 +66,7 @@ class Written:
 
 
 class WriteResult(NamedTuple):
-    """What a write did to one log."""
+    """Result of a write for one log."""
 
     of: Written
     n: int  # number of chunks that Redis has
