@@ -58,6 +58,12 @@ class Reading:
         self.id = ""  # of a response
         self.asked_of = 0  # port of the lead that began it
         self.arrivals: dict[int, float] = {}  # monotonic seconds, by the last event number of what came then
+        self.n_events = 0  # with a number, so far
+        self.has_ended = False
+
+    def is_at(self, port: int) -> bool:
+        """Return whether it reads a response that the lead at `port` began."""
+        return self.asked_of == port and self.n_events > 0 and not self.has_ended
 
     def reply(self, what: int) -> str:
         """Ask for a reply, read it to its end, and return what it says. Raises FlawError."""
@@ -107,6 +113,7 @@ class Reading:
                     self._got += chunk
                     if numbers := NUMBER.findall(chunk):
                         self.arrivals.setdefault(int(numbers[-1]), time.monotonic())
+                        self.n_events = max(self.n_events, int(numbers[-1]) + 1)
         except httpx.TransportError:
             time.sleep(0.02)
         finally:

@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import httpx
 import redis
@@ -35,7 +35,8 @@ from tests.process.duo import free_port, until
 from tests.redis.members import Server
 
 N_LEADS, N_CLIENTS, N_REPLIES = 3, 16, 2  # replies of each client in a schedule
-N_FAULTS, BEGIN_S, AWAY_S = (2, 4), 4.0, (0.1, 2.0)
+N_FAULTS, BEFORE, AWAY_S = (2, 4), 0.8, (0.1, 2.0)  # BEFORE: the last part of the events meets no new fault
+POLL_S = 0.002
 FLAWS: dict[str, Flaw] = {
     "gaps": "gap",
     "repeats": "repeat",
@@ -86,7 +87,12 @@ def live_pool(folder: Path) -> Generator[Pool]:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    at_s: float
+    """A fault, and when it strikes: by what clients have read, so that a fast device meets it as a slow one.
+
+    after: Share of all events of responses that clients have read by then.
+    """
+
+    after: float
     lead: int
     kind: Literal["kill", "drain"]
     away_s: float  # until it is started again
@@ -95,10 +101,10 @@ class Fault:
 def faults_of(seed: int) -> list[Fault]:
     chance = Random(seed)
     n = chance.randint(*N_FAULTS)
-    times = sorted(chance.uniform(0.0, BEGIN_S) for _ in range(n))
+    shares = sorted(chance.uniform(0.0, BEFORE) for _ in range(n))
     return [
-        Fault(at_s, chance.randrange(N_LEADS), chance.choice(("kill", "drain")), chance.uniform(*AWAY_S))
-        for at_s in times
+        Fault(after, chance.randrange(N_LEADS), chance.choice(("kill", "drain")), chance.uniform(*AWAY_S))
+        for after in shares
     ]
 
 
@@ -140,44 +146,60 @@ class Played:
 class Client:
     """A client that asks for some replies, and comes back at another lead whenever a connection ends."""
 
-    def __init__(self, pool: Pool, expected: Sequence[str], chance: Random, played: Played) -> None:
-        self._pool, self._expected, self._chance, self._played = pool, expected, chance, played
+    def __init__(self, pool: Pool, expected: Sequence[Expected], chance: Random, played: Played) -> None:
+        self._pool, self._chance, self._played = pool, chance, played
+        self._asked = [(what, expected[what]) for what in chance.choices(range(N_KINDS), k=N_REPLIES)]
         self._thread = threading.Thread(target=self._run, name="client")
         self._thread.start()
+
+    @property
+    def n_events(self) -> int:
+        """Return how many events its responses have in all."""
+        return sum(expected.n_events for _, expected in self._asked)
+
+    def is_reading(self) -> bool:
+        return self._thread.is_alive()
 
     def join(self) -> None:
         self._thread.join()
 
     def _run(self) -> None:
-        for _ in range(N_REPLIES):
-            what, reading = self._chance.randrange(N_KINDS), Reading(self._pool.ports, self._chance)
-            flaws = list[Flaw]()
+        for what, expected in self._asked:
+            reading, flaws = Reading(self._pool.ports, self._chance), list[Flaw]()
+            self._played.readings.append(reading)
             try:
                 seen = reading.reply(what)
-                if seen != self._expected[what]:
-                    raise FlawError("unequal", f"{seen} instead of {self._expected[what]}")
+                if seen != expected.seen:
+                    raise FlawError("unequal", f"{seen} instead of {expected.seen}")
             except Exception as error:
                 known: Flaw | None = error.flaw if isinstance(error, FlawError) else None
                 flaws.append(known or "incomplete")
                 self._played.problems.append(f"reply {what}: {type(error).__name__}: {error}")
+            reading.has_ended = True
             self._played.counts.update(["replies", *flaws])
-            self._played.readings.append(reading)
 
 
-def undisturbed(pool: Pool) -> list[str]:
+class Expected(NamedTuple):
+    """What a reply says, and how many events it has: none that are numbered if it is a chat."""
+
+    seen: str
+    n_events: int
+
+
+def undisturbed(pool: Pool) -> list[Expected]:
     """Return the replies of a lead that nothing disturbs."""
-    return [Reading(pool.ports, Random(what)).reply(what) for what in range(N_KINDS)]
+    readings = [Reading(pool.ports, Random(what)) for what in range(N_KINDS)]
+    return [Expected(reading.reply(what), reading.n_events) for what, reading in enumerate(readings)]
 
 
-def play(pool: Pool, expected: Sequence[str], seed: int) -> Played:
+def play(pool: Pool, expected: Sequence[Expected], seed: int) -> Played:
     """Play the faults of a seed under clients, and return what they saw once every lead is back."""
     played, chance = Played(), Random(seed)
     clients = [Client(pool, expected, Random(chance.getrandbits(64)), played) for _ in range(N_CLIENTS)]
-    began = time.monotonic()
     restarts = list[threading.Thread]()
     try:
         for fault in faults_of(seed):
-            time.sleep(max(0.0, began + fault.at_s - time.monotonic()))
+            _wait_for(fault, pool.ports[fault.lead], clients, played)
             if any(one.name == str(fault.lead) and one.is_alive() for one in restarts):
                 continue  # it has not come back from the last one
             played.faults.append(Struck(fault.lead, fault.kind, time.monotonic()))
@@ -197,6 +219,16 @@ def play(pool: Pool, expected: Sequence[str], seed: int) -> Played:
     with redis.Redis.from_url(pool.redis.url) as client:
         played.problems += [f"{key} has no TTL" for key in _keys(client, "*") if client.ttl(key) == -1]
     return played
+
+
+def _wait_for(fault: Fault, port: int, clients: Sequence[Client], played: Played) -> None:
+    """Wait until clients have read enough, and one reads a response of that lead; or until all have ended."""
+    n_events = fault.after * sum(client.n_events for client in clients)
+    while any(client.is_reading() for client in clients):
+        readings = list(played.readings)
+        if sum(one.n_events for one in readings) >= n_events and any(one.is_at(port) for one in readings):
+            return
+        time.sleep(POLL_S)
 
 
 def _until_calm(pool: Pool) -> None:

@@ -18,7 +18,7 @@ from tests.chaos.pools import Pool, faults_of, live_pool, play, undisturbed
 from tests.chaos.system import READY_S
 from tests.process.duo import until
 
-SEED = 0  # two drains, and a kill
+SEED = 4  # a kill, then a drain
 ENDLESS: dict[str, Any] = {"ignore_eos": True, "temperature": 0, "stream": True}
 NOT_TAKEN_UP: dict[str, tuple[str, dict[str, Any]]] = {
     "beams": ("/v1/chat/completions", {"messages": MESSAGES, "n_beams": 3, **ENDLESS}),
