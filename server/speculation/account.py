@@ -21,10 +21,11 @@ LOSS = 0.01
 # slowdown stays hidden for twice as long.
 BASELINE_FRACTION = LOSS / 4
 
-# Share of a source's gain that is forgotten per step: the last 100 steps count. Half: a source that gained 3
-# tokens a step and now loses half a token goes on for 390 steps instead of 195; twice: lookups, whose gains
-# are rare and large, make 21 percent fewer tokens (400M BF16, benchmarks.inside --every-way --prompts 40).
-FORGET = 0.01
+# Share of a source's gain that is forgotten per step. A gain counts for as many steps as a loss takes tokens
+# to be made good: 100. Half: a source that gained 3 tokens a step and now loses half a token goes on for 390
+# steps instead of 195; twice: lookups, whose gains are rare and large, make 21 percent fewer tokens (400M
+# BF16, benchmarks.inside --every-way --prompts 40).
+FORGET = LOSS
 
 
 def made_good_after(lost: float) -> float:
