@@ -5,7 +5,7 @@
 #           has it; an integer is a number, so `allOf` of the two types admits 2.
 # Seen:     1000 is refused and `1e3` is admitted, where `type: integer` of the same package refuses `1e3` and admits 1000; 8000 is
 #           `8e3`, 1500 is itself. Python's json module reads `1e3` as a float. The two lengths beside a `$ref` are dropped (without
-#           `$ref` they raise, as `minItems` beside one does). The `allOf` compiles and admits no text. No error is raised.
+#           `$ref` they raise, as `minItems` beside one does). The `allOf` compiles and refuses 2. No error is raised.
 source "$(dirname "$0")/begin.sh"
 from_pypi oc-earley==0.1.0 jsonschema==4.26.0
 python - <<'PY'

@@ -22,8 +22,8 @@ LOSS = 0.01
 BASELINE_FRACTION = LOSS / 4
 
 # Share of a source's gain that is forgotten per step. A gain counts for as many steps as a loss takes tokens
-# to be made good: 100. Half: a source that gained 3 tokens a step and now loses half a token goes on for 390
-# steps instead of 195; twice: lookups, whose gains are rare and large, make 21 percent fewer tokens (400M
+# to be made good: 100. Half: a source that gained 3 tokens a step and now loses half a token goes on for 399
+# steps instead of 204; twice: lookups, whose gains are rare and large, make 21 percent fewer tokens (400M
 # BF16, benchmarks.inside --every-way --prompts 40).
 FORGET = LOSS
 

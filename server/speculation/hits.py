@@ -31,10 +31,7 @@ WORD = 4
 # together. Half: rates scatter by 6 points instead of 4; twice: a change of subject is noticed after 128
 # guesses.
 SESSION_WINDOW, OVERALL_WINDOW = 64, 512
-# Minimum path probability of an offered guess, however cheap its row: each guess takes 3 us of Python. If 95
-# of 100 guesses are right, twice: 1 percent of a chain is lost; half: 14 more nodes are looked at.
-LEAST = 0.005
-SUREST = 1 - LEAST  # maximum of a rate adjusted to a session: no guess is certain
+SUREST = 0.995  # maximum of a rate adjusted to a session: no guess is certain
 TRUST = 0.9  # assumed rate, as a share of the confidence: models are a little too sure of themselves
 MEAN = (
     TRUST + 0.5

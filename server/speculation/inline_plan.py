@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import Literal
 
 from server.speculation import gain
-from server.speculation.hits import LEAST
 from server.speculation.step import Drafting, DraftPath
+from server.speculation.tree import LEAST
 from server.speculation.view import View, offer
 
 

@@ -8,10 +8,10 @@ from functools import partial
 
 from server.engine.proposer import OpenedSession
 from server.speculation.account import Account
-from server.speculation.hits import LEAST, SessionHitRates
+from server.speculation.hits import SessionHitRates
 from server.speculation.sources.assignment import Yield
 from server.speculation.sources.lookup import Lookup, LookupGuess, PredictedReply
-from server.speculation.tree import ScoredTree
+from server.speculation.tree import LEAST, ScoredTree
 from server.speculation.wire.messages import chain_start
 
 INDEXED = 64  # tokens that are indexed at once, for about 0.1 ms

@@ -58,11 +58,11 @@ class Reading:
         self.id = ""  # of a response
         self.asked_of = 0  # port of the lead that began it
         self.arrivals: dict[int, float] = {}  # monotonic seconds, by the last event number of what came then
-        self.n_events = 0  # with a number, so far
+        self.n_events = 0  # events with a sequence number, so far
         self.has_ended = False
 
     def is_at(self, port: int) -> bool:
-        """Return whether it reads a response that the lead at `port` began."""
+        """Return True while a response is read that the lead at `port` began."""
         return self.asked_of == port and self.n_events > 0 and not self.has_ended
 
     def reply(self, what: int) -> str:

@@ -35,8 +35,8 @@ from tests.process.duo import free_port, until
 from tests.redis.members import Server
 
 N_LEADS, N_CLIENTS, N_REPLIES = 3, 16, 2  # replies of each client in a schedule
-N_FAULTS, BEFORE, AWAY_S = (2, 4), 0.8, (0.1, 2.0)  # BEFORE: the last part of the events meets no new fault
-POLL_S = 0.002
+N_FAULTS, AWAY_S, POLL_S = (2, 4), (0.1, 2.0), 0.002
+LAST_FAULT = 0.8  # share of all events after which no fault strikes
 FLAWS: dict[str, Flaw] = {
     "gaps": "gap",
     "repeats": "repeat",
@@ -87,12 +87,9 @@ def live_pool(folder: Path) -> Generator[Pool]:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault, and when it strikes: by what clients have read, so that a fast device meets it as a slow one.
+    """A fault of one lead. What clients have read decides when it strikes, not how fast the machine is."""
 
-    after: Share of all events of responses that clients have read by then.
-    """
-
-    after: float
+    after: float  # share of all events of responses that clients read before it
     lead: int
     kind: Literal["kill", "drain"]
     away_s: float  # until it is started again
@@ -101,7 +98,7 @@ class Fault:
 def faults_of(seed: int) -> list[Fault]:
     chance = Random(seed)
     n = chance.randint(*N_FAULTS)
-    shares = sorted(chance.uniform(0.0, BEFORE) for _ in range(n))
+    shares = sorted(chance.uniform(0.0, LAST_FAULT) for _ in range(n))
     return [
         Fault(after, chance.randrange(N_LEADS), chance.choice(("kill", "drain")), chance.uniform(*AWAY_S))
         for after in shares
@@ -143,6 +140,13 @@ class Played:
         }
 
 
+class Expected(NamedTuple):
+    """A reply that nothing disturbs."""
+
+    seen: str  # what it says, as Reading.reply() returns it
+    n_events: int  # with a sequence number, which a chat's events lack
+
+
 class Client:
     """A client that asks for some replies, and comes back at another lead whenever a connection ends."""
 
@@ -154,7 +158,7 @@ class Client:
 
     @property
     def n_events(self) -> int:
-        """Return how many events its responses have in all."""
+        """Return the number of events of all its responses."""
         return sum(expected.n_events for _, expected in self._asked)
 
     def is_reading(self) -> bool:
@@ -177,13 +181,6 @@ class Client:
                 self._played.problems.append(f"reply {what}: {type(error).__name__}: {error}")
             reading.has_ended = True
             self._played.counts.update(["replies", *flaws])
-
-
-class Expected(NamedTuple):
-    """What a reply says, and how many events it has: none that are numbered if it is a chat."""
-
-    seen: str
-    n_events: int
 
 
 def undisturbed(pool: Pool) -> list[Expected]:
@@ -222,11 +219,11 @@ def play(pool: Pool, expected: Sequence[Expected], seed: int) -> Played:
 
 
 def _wait_for(fault: Fault, port: int, clients: Sequence[Client], played: Played) -> None:
-    """Wait until clients have read enough, and one reads a response of that lead; or until all have ended."""
-    n_events = fault.after * sum(client.n_events for client in clients)
+    """Wait until the fault is due and a client reads a response of the lead at `port`, or all have ended."""
+    n_before = fault.after * sum(client.n_events for client in clients)
     while any(client.is_reading() for client in clients):
         readings = list(played.readings)
-        if sum(one.n_events for one in readings) >= n_events and any(one.is_at(port) for one in readings):
+        if sum(one.n_events for one in readings) >= n_before and any(one.is_at(port) for one in readings):
             return
         time.sleep(POLL_S)
 

@@ -93,7 +93,7 @@ def test_old_gains_do_not_count():
     group = GroupAccount(OF_INLINE)
     run(group, 3.0, 5000)
     _, n_on = run(group, -0.5, 1000)
-    assert n_on < 250
+    assert n_on < 210
 
 
 def test_rare_large_gains_count():

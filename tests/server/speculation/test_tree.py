@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.engine.proposer import NOTHING, ROOT, Proposal
-from server.speculation.hits import LEAST, HitRates
-from server.speculation.tree import AND, MAX_TREE_NODES, ScoredTree
+from server.speculation.hits import HitRates
+from server.speculation.tree import AND, LEAST, MAX_TREE_NODES, ScoredTree
 from server.speculation.wire import messages
 from server.speculation.wire.messages import Draft, chain_next
 
