@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from server.llama.backend import Batch, Logits, Vocabulary
+from server.llama.backend import Backend, Batch, Logits, Vocabulary
 from server.stop_signals import leave_if_requested
 
 CONTEXT = 64  # tokens before the timed rows. Twice: models with contexts up to 128 go unmeasured
@@ -55,11 +55,9 @@ class Shapes:
 
     @property
     def padding_pays(self) -> bool:
-        """True if padding every decode to the widest is faster than mixed widths."""
-        return (
+        """True if changes cost, and padding every decode to the widest is faster than mixed widths."""
+        return self.change_costs and (
             median(self.mixed.values()) > MIN_SHAPE_GAIN * self.steady[max(self.steady)]
-            if self.steady
-            else False
         )
 
 
@@ -85,10 +83,11 @@ class TimedModel(Protocol):
     def copy(self, source: int, target: int, start: int, end: int) -> None: ...
 
 
-def measure(backend: TimedModel, widths: Sequence[int]) -> Shapes:
-    """Time decodes of these widths (numbers of rows): each repeatedly, and all widths in turn.
+def measure(backend: Backend, widths: Sequence[int]) -> Shapes:
+    """Time decodes of these widths (numbers of rows): all in turn and, on a GPU, each repeatedly.
 
-    The KV cache must be empty, and is left empty. Raises BackendError.
+    A CPU records no graphs, so a change of width costs nothing there. Its least times count, since other
+    programs only add to a time. The KV cache must be empty, and is left empty. Raises BackendError.
 
     Returns:
         The times; UNKNOWN if the model cannot be trimmed, if a decode takes longer than SLOW_S, or if fewer
@@ -99,23 +98,26 @@ def measure(backend: TimedModel, widths: Sequence[int]) -> Shapes:
         return UNKNOWN
     try:
         fill(backend)
-        if min(_median_times(backend, widths[:1])) > SLOW_S:
+        if median(_timed(backend, widths[:1])[0]) > SLOW_S:
             return UNKNOWN
-        mixed = _median_times(backend, widths)
-        steady = [_median_times(backend, [width])[0] for width in widths]
-        return Shapes(dict(zip(widths, steady, strict=True)), dict(zip(widths, mixed, strict=True)))
+        in_turn = dict(zip(widths, _timed(backend, widths), strict=True))
+        if not backend.overlaps:
+            least = {width: min(seconds) for width, seconds in in_turn.items()}
+            return Shapes(least, least)
+        steady = {width: median(_timed(backend, [width])[0]) for width in widths}
+        return Shapes(steady, {width: median(seconds) for width, seconds in in_turn.items()})
     finally:
         backend.trim(0, 0)
 
 
-def _median_times(backend: TimedModel, widths: Sequence[int]) -> list[float]:
-    """Decode the widths in turn, several times, and return the median seconds of each."""
+def _timed(backend: TimedModel, widths: Sequence[int]) -> list[list[float]]:
+    """Decode the widths in turn, several times, and return the last TIMED seconds of each."""
     seconds: list[list[float]] = [[] for _ in widths]
     for i in range(UNTIMED + TIMED * len(widths)):
         at = i % len(widths)
         seconds[at].append(decode_s(backend, CONTEXT, widths[at]))
         backend.trim(0, CONTEXT)
-    return [median(s[-TIMED:]) for s in seconds]
+    return [s[-TIMED:] for s in seconds]
 
 
 def fill(backend: TimedModel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Container
 
 import pytest
 
@@ -17,16 +18,20 @@ ROW_S, CHANGE_S = 0.0005, 0.004
 
 
 class Recorded(FakeBackend):
-    """A backend that is slower whenever the width differs from the decode before."""
+    """A backend that is slower whenever the width differs from the decode before.
 
-    def __init__(self, change_s: float, *, overlaps: bool = True) -> None:
+    Its decodes take ten times as long while `busy` holds their number.
+    """
+
+    def __init__(self, change_s: float, *, overlaps: bool = True, busy: Container[int] = ()) -> None:
         super().__init__(n_batch=CONTEXT, overlaps=overlaps)
-        self._change_s = change_s
-        self._before = 0
+        self._change_s, self._busy = change_s, busy
+        self._before, self._n = 0, 0
 
     def decode(self, batch: Batch) -> Logits:
-        time.sleep(ROW_S * len(batch) + (self._change_s if len(batch) != self._before else 0.0))
-        self._before = len(batch)
+        seconds = ROW_S * len(batch) + (self._change_s if len(batch) != self._before else 0.0)
+        time.sleep(10 * seconds if self._n in self._busy else seconds)
+        self._before, self._n = len(batch), self._n + 1
         return super().decode(batch)
 
 
@@ -48,6 +53,18 @@ def test_free_change_is_found():
 def test_nothing_is_measured_where_a_cpu_decodes():
     assert steady_widths(Recorded(CHANGE_S, overlaps=True), 17).steady
     assert steady_widths(Recorded(CHANGE_S, overlaps=False), 17) == UNKNOWN
+
+
+WIDEST = range(12, 27, 3)
+"""The decodes of three rows before the last one, among decodes of one, two and three rows in turn."""
+
+
+@pytest.mark.parametrize("busy", [range(10), range(10, 20), range(20, 40), WIDEST])
+def test_other_programs_do_not_end_branches(busy: range):
+    """A drafter on a CPU keeps the times of its start, so what else ran then must not count."""
+    shapes = measure(Recorded(0.0, overlaps=False, busy=busy), (1, 2, 3))
+    assert not shapes.padding_pays
+    assert shapes.steady == pytest.approx({1: ROW_S, 2: 2 * ROW_S, 3: 3 * ROW_S})
 
 
 def test_recorded_widths_stay_few():
