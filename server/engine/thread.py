@@ -50,7 +50,7 @@ MOST_PAUSE_S = 60.0  # maximum seconds between failed steps without a request; t
 # takes a core from the decode. Rate relative to llama-server's (bundled model, two cores): 0.93 with 5 ms,
 # 0.97 with 8, 0.99 with 16, which is a frame of a screen, 1.02 with 32 (section J of benchmarks/RESULTS.md).
 # Beside a GPU, twice: with steps of 3.9 ms (8B in Q8_0), tokens are sent two at a time, as was seen at 5 ms
-# with steps of 4.7 ms (section E); half: a model of 700 tokens per second sends each token by itself.
+# with steps of 4.7 ms; half: a model of 700 tokens per second sends each token by itself.
 GATHER_S = {False: 0.016, True: 0.002}
 SAVE_S = 10.0  # maximum seconds to save conversations to disk when the server ends
 JOIN_S = 0.5  # maximum seconds to wait for the thread's end before checking it for progress again

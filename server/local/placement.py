@@ -13,7 +13,7 @@ FEW_CORES = 4
 # model was 1.92 times as fast as without drafts; with half of the cores for the draft model 1.48 times
 # (RESULTS.md, section H), with one core 0.94 times.
 SPLIT_CORES, CORES_PER_DRAFT_THREAD = 8, 4
-SMALL = 100  # a draft model this many times smaller than the target is as quick on CPU cores as on the GPU
+SMALL = 100  # a draft model this many times smaller than the target is quick enough on one core
 MOST_THREADS = 4  # maximum threads of a drafter whose target runs on the GPU
 # Minimum free memory of a GPU, as a multiple of the size of its model: room for the model and its KV cache,
 # if each conversation has at most USUAL_CELLS cells.
@@ -55,15 +55,14 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
 
     Processes that share few cores, or a GPU, slow each other more than drafting beside the target gains
     (docs/adr/0006). So if one of several GPUs has room for the target, drafters get the others. If the target
-    has the only GPU, a small draft model runs on the CPU, and a larger one in the target's process. Explicit
-    settings are kept.
+    has the only GPU, the draft model runs in the target's process: with one client, a draft model of a
+    thousandth of the target's size made 1.18 times the tokens that it made on 16 CPU cores (RESULTS.md,
+    section A). Explicit settings are kept.
     """
     on_gpu = settings.gpu_layers != 0 and len(machine.gpus) > 0
     free = settings.draft_devices is None and not settings.rpc
     shared = on_gpu and len(machine.gpus) == 1 and free
     sync, gpu_layers = settings.draft_mode == "sync", settings.gpu_layers_draft
-    if shared and not sync and gpu_layers is None and SMALL * draft_bytes < target_bytes:
-        gpu_layers = 0
     if settings.draft_mode == "auto" and settings.drafters:
         sync = gpu_layers != 0 if shared else machine.has_few_cores and not settings.rpc
     leaves_cores = on_gpu and settings.gpu_layers < 0 and not settings.weights.places

@@ -41,11 +41,10 @@ def test_many_cores_are_split_between_the_models():
         assert whole.target_threads is None
 
 
-def test_small_draft_leaves_only_gpu():
-    assert placed(ONE_GPU, LARGE).sync
-    assert placed(ONE_GPU, LARGE).gpu_layers is None
-    assert placed(ONE_GPU, TINY) == Placement(False, 0, MOST_THREADS)
-    assert placed(Machine(2, [ROOMY]), TINY) == Placement(False, 0, 1)
+@pytest.mark.parametrize("draft_bytes", [TINY, LARGE])
+def test_only_gpu_drafts_in_the_lead(draft_bytes: int):
+    assert placed(ONE_GPU, draft_bytes) == Placement(True, None, MOST_THREADS)
+    assert placed(Machine(2, [ROOMY]), draft_bytes) == Placement(True, None, 1)
 
 
 def test_explicit_placement_stands():
@@ -56,7 +55,7 @@ def test_explicit_placement_stands():
     assert placed(ONE_GPU, LARGE, gpu_layers_draft=0) == Placement(False, 0, MOST_THREADS)
     assert placed(ONE_GPU, LARGE, draft_devices="1") == Placement(False, None, MOST_THREADS)
     assert placed(ONE_GPU, LARGE, draft_mode="async") == Placement(False, None, MOST_THREADS)
-    assert placed(ONE_GPU, TINY, draft_threads=9).threads == 9
+    assert placed(ONE_GPU, TINY, gpu_layers_draft=0, draft_threads=9).threads == 9
 
 
 def test_cpu_target_leaves_gpu_to_drafts():
@@ -64,7 +63,7 @@ def test_cpu_target_leaves_gpu_to_drafts():
 
 
 def test_busy_target_keeps_its_cores():
-    assert placed(ONE_GPU, TINY, gpu_layers=20) == Placement(False, 0, 1)
+    assert placed(ONE_GPU, TINY, gpu_layers=20, gpu_layers_draft=0) == Placement(False, 0, 1)
 
 
 def test_remote_target_leaves_machine_to_drafter():
