@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
-from benchmarks.inside import Machine, decided, fixed, plain, run
+from benchmarks.inside import MACHINES, Machine, decided, fixed, looked_up, plain, run
 from benchmarks.texts import Text, write
 from tests.benchmarks.test_clocked import GREEDY, MODEL, N_TOKENS, PROMPTS, backend
 from tests.fake_backend import FakeBackend
@@ -52,3 +53,22 @@ def test_lead_runs_every_session_count(known: list[Text]):
     assert len(alone.replies) == len(together.replies) == len(known)
     assert together.seconds < 0.7 * alone.seconds
     assert run(draft, known, MACHINE, decided, 1, 1)[1].seconds < 0.5 * alone.seconds
+
+
+def repeating(seed: int) -> Text:
+    """Return a text of 600 tokens in which 30 earlier ones come again after every 150 new ones."""
+    rng = random.Random(seed)
+    tokens: list[int] = []
+    while len(tokens) < 600:
+        tokens += [rng.randrange(32, 250) for _ in range(150)]
+        at = rng.randrange(len(tokens) - 60)
+        tokens += tokens[at : at + 30]
+    return Text(tuple(tokens), 60, GREEDY)
+
+
+def test_rare_repeats_keep_lookups_awake():
+    """A sixth of the text can be looked up; lookups that rest after 33 plain steps gain half as much."""
+    draft: Any = backend(0.0)
+    texts, machine = [repeating(seed) for seed in range(6)], MACHINES["400M BF16"]
+    alone, looked = (run(draft, texts, machine, kind, 1)[0] for kind in (plain, looked_up))
+    assert looked.seconds < alone.seconds / 1.09
