@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 import redis
 
-from tests.chaos.pool_replies import RESPONSES, WHOLE_S, Reading
+from tests.chaos.pool_replies import CHATS, RESPONSES, WHOLE_S, Reading
 from tests.chaos.pools import Pool, live_pool
 from tests.deploy.test_balancer import HAPROXY, balanced
 from tests.process.duo import until
@@ -24,12 +24,21 @@ pytestmark = [
 ]
 
 RESPONSE, CHAT = 0, len(RESPONSES)
+N_TOKENS = 1500  # of a reply: seconds
 
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Generator[Pool]:
     with live_pool(tmp_path_factory.mktemp("pool")) as pool:
         yield pool
+
+
+@pytest.fixture(autouse=True)
+def long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let replies last until their lead is ended: a fast machine would be done with them before."""
+    for body in (RESPONSES[0], CHATS[0]):
+        monkeypatch.setitem(body, "ignore_eos", True)
+        monkeypatch.setitem(body, "max_tokens" if "max_tokens" in body else "max_output_tokens", N_TOKENS)
 
 
 @pytest.mark.parametrize("what", [RESPONSE, CHAT])

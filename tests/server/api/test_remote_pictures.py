@@ -175,8 +175,9 @@ def test_slow_servers_are_left(
 
     if is_broken_off:
         monkeypatch.setattr(pictures, "_Pinned", patient)
-    monkeypatch.setattr(remote_urls, "REQUEST_S", 0.5)
-    assert "it did not come within" in why_refused(lead, f"{gallery}/slow")
+    with monkeypatch.context() as patch:
+        patch.setattr(remote_urls, "REQUEST_S", 0.5)
+        assert "it did not come within" in why_refused(lead, f"{gallery}/slow")
     assert answered(lead, about(f"{gallery}/red.png")), "others are fetched meanwhile"
 
 

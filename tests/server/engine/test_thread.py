@@ -18,7 +18,7 @@ from server.engine.thread import GATHER_S, EngineThread
 from server.errors import BackendError, BusyError
 from server.llama.backend import Batch, Logits
 from tests.fake_backend import FakeBackend, FakeModel
-from tests.support import NoProposer, request
+from tests.support import PROMPT, NoProposer, request
 
 N = 12
 
@@ -66,11 +66,9 @@ async def told(
         return call_soon(*args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", noted)
-    thread.start()
-    for generation in (
-        thread.submit(request(max_tokens=N)),
-        thread.submit(request(b"another", max_tokens=N)),
-    ):
+    both = [thread.submit(request(prompt, max_tokens=N)) for prompt in (PROMPT, b"another")]
+    thread.start()  # both begin in its first step
+    for generation in both:
         events += [event async for arrived in generation for event in arrived]
     monkeypatch.setattr(loop, "call_soon_threadsafe", call_soon)
     await thread.stop()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -185,8 +186,9 @@ def test_an_ended_engine_is_not_waited_for():
 
 
 def test_attempts_end_after_a_bounded_time(bare: BareThread, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(idle_measuring, "MEASURED_S", 0.2)
-    n_decodes = 0
+    n_decodes = 0  # each takes a second
+    monkeypatch.setattr(idle_measuring, "time", SimpleNamespace(monotonic=lambda: float(n_decodes)))
+    monkeypatch.setattr(idle_measuring, "MEASURED_S", 2.0)
     refused, rest = threading.Event(), threading.Event()
 
     def start(context: LlamaContext, batch: Batch) -> None:
@@ -207,7 +209,7 @@ def test_attempts_end_after_a_bounded_time(bare: BareThread, monkeypatch: pytest
         assert refused.wait(WAIT_S)
         one._keeper.join(WAIT_S)  # pyright: ignore[reportPrivateUsage]
         assert not one._keeper.is_alive()  # pyright: ignore[reportPrivateUsage]
-    assert n_decodes > 1
+    assert n_decodes == 3, "the one that ends too late is the last"
     assert rest.is_set()
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -86,8 +87,12 @@ def test_children_inherit_no_model_variables(monkeypatch: pytest.MonkeyPatch):
     assert children.inherited()[OFF] == "1"
 
 
-def test_terminal_keys_do_not_reach_drafters():
-    with closing(children.drafter("toy", ["--help"], {})) as child:
+def test_terminal_keys_do_not_reach_drafters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    stays = tmp_path / "python"
+    stays.write_text("#!/bin/sh\ncat\n")  # ends with its standard input
+    stays.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stays))
+    with closing(children.drafter("toy", [], {})) as child:
         assert os.getsid(child.pid) == child.pid
 
 

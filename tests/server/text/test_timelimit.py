@@ -112,7 +112,8 @@ def test_one_thread_watches_all_calls():
 
 def test_call_ends_without_watching_thread():
     limit, before = TimeLimit(0.1), watchers()
-    limit.run(watchers)
+    with suppress(TimeLimitError):  # raised if the machine stands still
+        limit.run(watchers)
     for thread in watchers() - before:
         thread.join(30)
         assert not thread.is_alive()
