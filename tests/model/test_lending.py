@@ -20,17 +20,16 @@ from server.llama.devices import has_rpc
 from server.llama.lenders import greet
 from tests.model.conftest import redis_server
 from tests.model.live import DrafterProcess
-from tests.process.duo import Duo, endless_reply, free_port, run, until
+from tests.process.duo import QUESTION, Duo, endless_reply, free_port, run, until
 
 pytestmark = [
     pytest.mark.model,
     pytest.mark.redis,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
     pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc"),
     pytest.mark.skipif(not has_rpc(), reason="this build of llama.cpp has no RPC backend (GGML_RPC)"),
 ]
 
-QUESTION = "Illustrate the difference between concurrency and parallelism in Python."
 EXACT = (
     *("--threads", "1", "--parallel", "1", "--ctx-size", "1024", "--no-lookup"),
     *("--flash-attn", "off", "--cache-type-k", "f32", "--cache-type-v", "f32"),
@@ -38,7 +37,7 @@ EXACT = (
 """Q8_0 on one thread: every width has the same bits (conftest.py), here and at lenders that run this build on
 this processor, as duo probe --rpc and test_a_split_model… say."""
 DRAFTED = ("--draft-mode", "async", "--no-gate", "--draft-max", "4")
-ENDS_S = 15.0  # of a lead whose lender is gone: under a second on an idle machine
+ENDS_S = 60.0  # of a lead whose lender is gone: under a second on an idle machine
 
 
 @dataclass(frozen=True)
@@ -117,18 +116,20 @@ def test_split_model_keeps_its_text(lasting: Row, tmp_path: Path):
     chunks = endless_reply(lasting.lead)
     next(chunks)
     lasting.drafter.signal(signal.SIGKILL)
-    until(lambda: next(chunks)["choices"] and not lasting.lead.drafters(), 15, "it was not missed")
+    until(lambda: next(chunks)["choices"] and not lasting.lead.drafters(), ENDS_S, "it was not missed")
     assert all(next(chunks)["choices"] for _ in range(20)), "the reply goes on"
     chunks.close()
     assert lasting.lead.ask(QUESTION)["choices"] == expected["choices"]
 
 
 def test_wrong_lender_is_one_line(lasting: Row, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lenders, "GREETING_TIMEOUT_S", 0.5)
-    nobody = f"127.0.0.1:{free_port()}"
-    for address, said in ((nobody, "cannot be reached"), (lasting.lenders[0].address, "does not answer")):
-        with pytest.raises(StartupError, match=f"--rpc: {address} {said}"):
-            greet(address)
+    nobody, busy = f"127.0.0.1:{free_port()}", lasting.lenders[0].address
+    with pytest.raises(StartupError, match=f"--rpc: {nobody} cannot be reached"):
+        greet(nobody)
+    with monkeypatch.context() as patch:
+        patch.setattr(lenders, "GREETING_TIMEOUT_S", 0.5)  # the others answer at once, if the machine is free
+        with pytest.raises(StartupError, match=f"--rpc: {busy} does not answer"):
+            greet(busy)
     ended = run("serve", "--port", "0", "--rpc", nobody)
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"duo serve: --rpc: {nobody} cannot be reached")
@@ -161,13 +162,13 @@ def test_killed_lender_ends_the_lead(which: int, row: Row):
     assert log.endswith(f"\nduo serve: {why}: start duo lend there again, then this lead\n")
     assert "Traceback" not in log
     other = row.lenders[1 - which]
-    until(lambda: not connections(other), 5, "the lead's connection outlived it")
+    until(lambda: not connections(other), ENDS_S, "the lead's connection outlived it")
     greet(other.address)
 
 
 def test_lender_lost_idle_is_noticed(row: Row):
     row.lenders[1].process.send_signal(signal.SIGINT)
-    assert row.lenders[1].process.wait(5) == 0
+    assert row.lenders[1].process.wait(ENDS_S) == 0
     assert row.lead.process.wait(ENDS_S) == 1
     assert f"the lender {row.lenders[1].address} is gone" in row.lead.log.read_text()
 
@@ -175,7 +176,7 @@ def test_lender_lost_idle_is_noticed(row: Row):
 def test_stopped_lender_ends_waiting_lead(tmp_path: Path):
     """Its kernel confirms what arrives, so only missing steps tell."""
     with closing(Lender()) as lender:
-        flags = ("--draft-max", "0", "--rpc", lender.address, "--watchdog", "1")
+        flags = ("--draft-max", "0", "--rpc", lender.address, "--watchdog", "3")
         with Duo(tmp_path, "serve", *EXACT, *flags) as lead:
             lead.wait_until_ready()
             chunks = endless_reply(lead)

@@ -27,8 +27,11 @@ KEPT = {*(field.name for field in fields(ProbeResult)), "exact", "max_difference
 
 
 @pytest.fixture(autouse=True)
-def empty_caches(q8_target: LlamaBackend, f32_target: LlamaBackend) -> None:
-    """Empty the caches, in which other tests leave conversations."""
+def empty_caches(
+    q8_target: LlamaBackend, f32_target: LlamaBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Empty the caches, in which other tests leave conversations and leads their measurements."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for backend in (q8_target, f32_target):
         for seq in range(backend.n_seqs):
             backend.trim(seq, 0)

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.model, pytest.mark.redis]
 
 STEP_S = 0.01
 N_CONTEXT = 1000
+N_TOKENS = 2900  # of a reply: it lasts until a drafter has started, however long that takes
 
 
 class Paced(Padded):
@@ -98,7 +99,7 @@ class Watch:
 
 async def test_a_drafter_killed_and_restarted_helps_again(q8_target: LlamaBackend, server: EmbeddedServer):
     prompt = q8_target.vocab.tokenize("<|im_start|>user\nCount from 3 to 14.<|im_end|>\n", special=True)
-    request = GenerationRequest(prompt, SamplingParams(0.0), max_tokens=1200)
+    request = GenerationRequest(prompt, SamplingParams(0.0), max_tokens=N_TOKENS)
     target = Paced(q8_target)
     with ExitStack() as stack:
         first = stack.enter_context(closing(DrafterProcess(server.url, BUNDLED_MODEL)))
@@ -126,7 +127,7 @@ async def test_joining_drafter_helps_soon(q8_target: LlamaBackend, server: Embed
     ask = vocabulary.tokenize("<|im_start|>user\nCount from 3 to 14.<|im_end|>\n", special=True)
     prompt = [*tokens[: N_CONTEXT - len(ask)], *ask]
     assert len(prompt) == N_CONTEXT
-    request = GenerationRequest(prompt, SamplingParams(0.0), max_tokens=1200)
+    request = GenerationRequest(prompt, SamplingParams(0.0), max_tokens=N_TOKENS)
     target = Paced(q8_target)
     with ExitStack() as stack:
         async with lead(target, server) as live:

@@ -20,6 +20,11 @@ from typing import Any
 import httpx
 
 READY_S = 60.0
+QUESTION = "Write about the difference between concurrency and parallelism in Python, please."
+"""The likeliest two tokens of its greedy reply are always more than a logit apart.
+
+Rows of other widths and places change logits by up to 0.53 (section W of benchmarks/RESULTS.md).
+"""
 PORTS = range(20_000, 32_000)  # below those that Linux gives to outgoing connections
 
 _chance = random.SystemRandom()  # the seed of `random` is the same in every test process
@@ -118,12 +123,12 @@ class Duo:
         """Send a signal, wait, and return the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(timeout=20)
+        return self.process.wait(READY_S)
 
 
 def printed(duo: Duo) -> list[str]:
     """Return the arguments of the command that duo printed."""
-    until(lambda: "duo draft --redis" in duo.log.read_text(), 5, "no command was printed")
+    until(lambda: "duo draft --redis" in duo.log.read_text(), READY_S, "no command was printed")
     [command] = re.findall(r"duo (draft --redis .*)", duo.log.read_text())
     return shlex.split(command)
 

@@ -18,11 +18,12 @@ import pytest
 
 from server.cache.record import HEAD
 from server.engine.residence import SHARE_NEW
-from tests.process.duo import Duo, until
+from tests.process.duo import QUESTION, Duo, until
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
 
-QUESTION = "Illustrate the difference between concurrency and parallelism in Python."
+NEXT = "Count from 3 to 14, please."  # no two tokens of the reply nearly tie, as with QUESTION
+SOON_S = 60.0  # of work of an idle lead, which takes a second on an idle machine
 
 # Rows of other widths and places change logits by up to 0.53 (section W of benchmarks/RESULTS.md), so texts
 # may differ where two tokens are that close. Twice: what a wrong KV cache says could pass.
@@ -90,17 +91,18 @@ def test_turn_after_restart_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with serving(tmp_path, *flags) as first:
         content, n_prompt, n_cached = say(first, history)
         assert n_cached == 0
-    history += [{"role": "assistant", "content": content}, {"role": "user", "content": "And in C?"}]
+    history += [{"role": "assistant", "content": content}, {"role": "user", "content": NEXT}]
     assert len(list((tmp_path / "measured" / "duo").glob("pace-*.json"))) == 1
     with serving(tmp_path, *flags) as second:
-        until(lambda: in_memory(second) == 1, 10, "it was not read before anybody asked")
+        until(lambda: in_memory(second) == 1, SOON_S, "it was not read before anybody asked")
         again, n_again, n_cached = say(second, history)
         assert n_cached > n_prompt + 40
         assert n_again - n_cached < 30
         cold, _, n_cold = say(second, history, cache_salt="somebody else")
         assert n_cold == 0
         assert again == cold
-        assert took(second, "somebody else") < took(second, "a third one") / 2  # what a salt is there to hide
+        known = min(took(second, "somebody else") for _ in range(3))  # other programs may disturb one
+        assert known < took(second, "a third one") / 2  # what a salt is there to hide
     files = list((tmp_path / "kept").glob("*.duo"))
     assert files
     files[0].write_bytes(files[0].read_bytes()[:-10])  # damaged: served without
@@ -136,9 +138,9 @@ def test_other_lead_continues_after_kill(tmp_path: Path, monkeypatch: pytest.Mon
             history.append({"role": "user", "content": f"{QUESTION} Example {turn}."})
             content, n_prompt, _ = say(one, history, max_tokens=24)
             history.append({"role": "assistant", "content": content})
-        until(lambda: n_kept(kept) * SHARE_NEW >= n_prompt * (SHARE_NEW - 1), 20, "it is not on disk")
+        until(lambda: n_kept(kept) * SHARE_NEW >= n_prompt * (SHARE_NEW - 1), SOON_S, "it is not on disk")
         one.stop(signal.SIGKILL)
-        until(lambda: n_known(two) == len(list(kept.glob("*.duo"))), 20, "the other lead does not see it")
+        until(lambda: n_known(two) == len(list(kept.glob("*.duo"))), SOON_S, "the other lead does not see it")
         history.append({"role": "user", "content": "And in C?"})
         _, n_again, n_cached = say(two, history, max_tokens=24)
         outlook, anew = first_tokens(two, history), first_tokens(two, history, cache_salt="somebody else")

@@ -21,11 +21,9 @@ from server.api.prompt_work import N_THREADS
 from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL
 from tests.contract.contract import validate
-from tests.process.duo import Duo, alive, run, until
+from tests.process.duo import QUESTION, READY_S, Duo, alive, run, until
 
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(180)]
-
-QUESTION = "Illustrate the difference between concurrency and parallelism in Python."
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
@@ -72,7 +70,7 @@ def test_up_answers_with_drafts_and_leaves_nothing(up: Duo, tmp_path: Path):
     children = up.descendants()
     assert len(children) >= 2, "an embedded server and a drafter"
     assert up.stop() == 0
-    until(lambda: not any(map(alive, children)), 5, "children outlived duo")
+    until(lambda: not any(map(alive, children)), READY_S, "children outlived duo")
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("duo-redis-")]
     log = up.log.read_text()
     assert "page     http://127.0.0.1:" in log
@@ -103,15 +101,15 @@ def child(up: Duo, argument: str) -> int:
 def test_a_drafter_that_dies_is_started_again(lasting: Duo):
     [before] = lasting.drafters()
     os.kill(child(lasting, "drafters"), signal.SIGKILL)
-    until(lambda: [d for d in lasting.drafters() if d["id"] != before["id"]], 15, "no new drafter came")
+    until(lambda: [d for d in lasting.drafters() if d["id"] != before["id"]], READY_S, "no new drafter came")
     assert lasting.ask(QUESTION)["timings"]["draft_n_accepted"] > 20
 
 
 @linux_only
 def test_a_redis_that_dies_is_started_again(up: Duo):
     os.kill(child(up, "unixsocket:"), signal.SIGKILL)
-    until(lambda: "is back" in up.log.read_text(), 15, "the server was not started again")
-    until(lambda: up.log.read_text().count("joined") == 2, 15, "the drafter did not join again")
+    until(lambda: "is back" in up.log.read_text(), READY_S, "the server was not started again")
+    until(lambda: up.log.read_text().count("joined") >= 2, READY_S, "the drafter did not join again")
     assert up.ask(QUESTION)["timings"]["draft_n_accepted"] > 20
 
 
@@ -153,7 +151,7 @@ def test_rejection_needs_an_inner_draft(tmp_path: Path):
 def test_kill_9_takes_the_children_along(up: Duo, tmp_path: Path):
     children = up.descendants()
     up.stop(signal.SIGKILL)
-    until(lambda: not any(map(alive, children)), 10, "children outlived duo")
+    until(lambda: not any(map(alive, children)), READY_S, "children outlived duo")
     with started(tmp_path):
         left = [path for path in tmp_path.iterdir() if path.name.startswith("duo-redis-")]
         assert len(left) == 1, "the next start removes what the last one left"

@@ -8,11 +8,10 @@ import openai
 import pytest
 from openai.types.responses import FunctionToolParam, ResponseFunctionToolCall
 
-from tests.process.duo import Duo
+from tests.process.duo import QUESTION, Duo
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
 
-QUESTION = "Illustrate the difference between concurrency and parallelism in Python."
 WEATHER: FunctionToolParam = {
     "type": "function",
     "name": "get_weather",

@@ -34,7 +34,7 @@ ASKED: dict[str, Any] = {
     "temperature": 1.0,
     "seed": 5,
     "repeat_penalty": 1.1,
-    "max_output_tokens": 60,
+    "max_output_tokens": 90,
     "top_logprobs": 2,
     "include": ["message.output_text.logprobs"],
     "speculative": {"exactness": "width-stable"},
@@ -95,6 +95,7 @@ def test_killed_and_drained_leads_change_no_bit(smollm2_file: Path, tmp_path: Pa
         first.process.kill()
         first.process.wait()
         seen += rest(second, seen, N_SEEN)
+        until(lambda: _goes_on(second) or _goes_on(third), READY_S, "nobody took the reply up")
         drained, last = (second, third) if _goes_on(second) else (third, second)
         drained.stop()
         seen += rest(last, seen)

@@ -121,7 +121,7 @@ def test_streamed_pieces_make_the_whole_text(gemma: LlamaBackend):
                 if line.startswith("data: {"):
                     parts += [choice["text"] for choice in json.loads(line[6:])["choices"]]
         assert "".join(parts) == whole
-        assert len(parts) > 10
+        assert len(parts) > 1, "it was not streamed"
         assert "\ufffd" not in whole
 
 
