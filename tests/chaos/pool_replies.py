@@ -49,21 +49,23 @@ class FlawError(AssertionError):
 
 
 class Reading:
-    """One reply, read over any number of connections; the next one is at another lead or at the same."""
+    """One reply, read over any number of connections; the next one is at another lead or at the same.
 
-    def __init__(self, ports: Sequence[int], chance: Random) -> None:
-        self._ports, self._chance = ports, chance
+    n_expected: events with a sequence number that a response should have.
+    """
+
+    def __init__(self, ports: Sequence[int], chance: Random, n_expected: int = 0) -> None:
+        self._ports, self._chance, self._n_expected = ports, chance, n_expected
         self._until = time.monotonic() + WHOLE_S
         self._got = b""
         self.id = ""  # of a response
         self.asked_of = 0  # port of the lead that began it
         self.arrivals: dict[int, float] = {}  # monotonic seconds, by the last event number of what came then
         self.n_events = 0  # events with a sequence number, so far
-        self.has_ended = False
 
     def is_at(self, port: int) -> bool:
-        """Return True while a response is read that the lead at `port` began."""
-        return self.asked_of == port and self.n_events > 0 and not self.has_ended
+        """Return True while the first half of a response is read that the lead at `port` began."""
+        return self.asked_of == port and 0 < self.n_events <= self._n_expected / 2
 
     def reply(self, what: int) -> str:
         """Ask for a reply, read it to its end, and return what it says. Raises FlawError."""

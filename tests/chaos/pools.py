@@ -169,7 +169,8 @@ class Client:
 
     def _run(self) -> None:
         for what, expected in self._asked:
-            reading, flaws = Reading(self._pool.ports, self._chance), list[Flaw]()
+            flaws = list[Flaw]()
+            reading = Reading(self._pool.ports, self._chance, expected.n_events)
             self._played.readings.append(reading)
             try:
                 seen = reading.reply(what)
@@ -179,7 +180,6 @@ class Client:
                 known: Flaw | None = error.flaw if isinstance(error, FlawError) else None
                 flaws.append(known or "incomplete")
                 self._played.problems.append(f"reply {what}: {type(error).__name__}: {error}")
-            reading.has_ended = True
             self._played.counts.update(["replies", *flaws])
 
 
@@ -219,7 +219,7 @@ def play(pool: Pool, expected: Sequence[Expected], seed: int) -> Played:
 
 
 def _wait_for(fault: Fault, port: int, clients: Sequence[Client], played: Played) -> None:
-    """Wait until the fault is due and a client reads a response of the lead at `port`, or all have ended."""
+    """Wait until the fault is due and a client begins a response of the lead at `port`, or all have ended."""
     n_before = fault.after * sum(client.n_events for client in clients)
     while any(client.is_reading() for client in clients):
         readings = list(played.readings)
