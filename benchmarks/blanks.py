@@ -1,8 +1,8 @@
-"""What drafters should read in place of a picture: `python -m benchmarks.blanks --model M --draft-model D`.
+"""Find a substitute for pictures in drafters: `python -m benchmarks.blanks --model M --draft-model D`.
 
-A paragraph stands for the picture: the target reads it, and the draft model as many equal tokens. Counted is
-how often the draft model's likeliest token is the target's next one, in the target's replies to a question
-about the paragraph.
+A paragraph stands for the picture. The target reads the paragraph; the draft model reads as many equal
+tokens. In the target's replies to a question about the paragraph, count how often the draft model's likeliest
+token is the target's next one.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def placeholders(vocab: Vocabulary) -> dict[str, int]:
 
 
 def asked(vocab: Vocabulary, shown: Sequence[int], question: str) -> list[int]:
-    """Return the tokens of a prompt about what is shown."""
+    """Return the tokens of a prompt with `shown` and `question`."""
     before = vocab.tokenize("<|im_start|>user\n", special=True)
     after = vocab.tokenize(f"\n{question}<|im_end|>\n<|im_start|>assistant\n", special=True)
     return [*before, *shown, *after]
 
 
 def reply(target: LlamaBackend, prompt: Sequence[int]) -> list[int]:
-    """Return the target's reply at temperature 0, of MOST_TOKENS at most."""
+    """Return the target's reply at temperature 0, at most MOST_TOKENS tokens."""
     tokens, position, pending = list[int](), 0, list(prompt)
     while len(tokens) < MOST_TOKENS and not target.vocab.eog.intersection(tokens[-1:]):
         batch = Batch()
@@ -58,7 +58,7 @@ def reply(target: LlamaBackend, prompt: Sequence[int]) -> list[int]:
 
 
 def compare(target: LlamaBackend, draft: LlamaBackend, n: int) -> tuple[Mapping[str, int], int]:
-    """Return the number of right guesses by what the draft model read, and of all guesses."""
+    """Return the number of right guesses by placeholder, and the number of guesses with each."""
     paragraphs = [text for text in (FOLDER / "document.txt").read_text().split("\n\n") if len(text) > 200][:n]
     shown = [target.vocab.tokenize(text, special=False) for text in paragraphs]
     pairs = list(zip(shown, cycle(QUESTIONS), strict=False))

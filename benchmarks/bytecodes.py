@@ -1,4 +1,4 @@
-"""A watch that counts bytecodes instead of seconds, equal from run to run on any machine.
+"""Count executed bytecodes instead of seconds: the counts are equal from run to run on any machine.
 
 The counts can be compared between commits, not between versions of Python.
 """
@@ -36,10 +36,10 @@ class BytecodeWatch(Watch):
         self._model_s += model_s
 
     def outside(self, work: Callable[[], object]) -> float:
-        """Return the bytecodes that this work executes in Python functions, except those of benchmarks.
+        """Return how many bytecodes `work` executes in Python functions, except those of benchmarks.
 
-        Garbage is not collected meanwhile: the rest of the process decides when, and callbacks would count.
-        Calls may be nested.
+        Garbage collection is off meanwhile: the rest of the process decides when it runs, and its callbacks
+        would count. Calls may be nested.
         """
         n_before, before, collects = self._n, sys.gettrace(), gc.isenabled()
         gc.disable()

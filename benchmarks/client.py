@@ -1,7 +1,7 @@
-"""Streamed chat completions, timed by the client's clock, with the same code for every server.
+"""Request streamed chat completions and time them by the client's clock, equally for every server.
 
-While a reply streams, lines are only collected and stamped: on a small machine a client that parses as it
-reads takes time from the server it measures.
+While a reply streams, its lines are only collected and stamped. On a small machine, a client that parses
+while it reads takes time from the server that it measures.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def ask(port: int, prompt: Prompt, max_tokens: int, *, more: Mapping[str, Any] |
     """Return the reply, at temperature 0 unless the prompt or `more` says otherwise.
 
     Args:
-        port: Where the server listens.
-        prompt: What is asked.
-        max_tokens: The longest reply.
+        port: The server's port.
+        prompt: The messages, salt and fields.
+        max_tokens: Most tokens of the reply.
         more: Other fields of the request.
 
     Raises:
@@ -66,9 +66,9 @@ def ask(port: int, prompt: Prompt, max_tokens: int, *, more: Mapping[str, Any] |
 def call(
     port: int, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = TIMEOUT_S
 ) -> Stamped:
-    """Return the lines of the answer to a POST, or without a body to a GET.
+    """Send a POST, or a GET if there is no body; return the lines of the answer.
 
-    Raises ReplyError unless it is 200.
+    Raises ReplyError unless the status is 200.
     """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     content = None if body is None else json.dumps(body).encode()
@@ -88,12 +88,12 @@ def call(
 def call_json(
     port: int, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = TIMEOUT_S
 ) -> Any:
-    """Return the JSON of the answer to such a call. Raises ReplyError."""
+    """Return the JSON of the answer that call() gets. Raises ReplyError."""
     return json.loads(b"".join(line for _, line in call(port, path, body, timeout_s)))
 
 
 def parse(lines: Stamped, asked: float) -> Reply:
-    """Return the reply in server-sent events. Raises ReplyError if it is cut short."""
+    """Parse the reply in server-sent events. Raises ReplyError if the reply is cut short."""
     pieces: list[tuple[float, str]] = []
     ended = asked
     usage: dict[str, Any] = {}

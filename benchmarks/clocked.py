@@ -1,11 +1,11 @@
-"""A pair of models under a virtual clock: `python -m benchmarks.clocked [--r 4,8,16 --sessions 1,4]`.
+"""Run a pair of models under a virtual clock: `python -m benchmarks.clocked [--r 4,8,16 --sessions 1,4]`.
 
-The draft model is real, and so are drafter, worker, engine and proposer; the target says the texts that it
-has said before, as fast as wanted. A step of the lead takes tt and STEP_ROW tt for each row beyond the first;
-a decode of the drafter takes td = tt / r and DRAFT_ROW td for each; a message takes --latency-ms. So nothing
-is noise, and any ratio of speeds can be had. The lead verifies all that it is offered, without lookups. With
---machine steps take what benchmarks.machines says of one, and the lead does as it would there: lookups, and
-only guesses that pay.
+Draft model, drafter, worker, engine and proposer are real. The target repeats texts that it has written
+before, at any speed. A step of the lead takes tt, and STEP_ROW tt more for each row beyond the first. A
+decode of the drafter takes td = tt / r, and DRAFT_ROW td more for each row beyond the first. A message takes
+--latency-ms. So results have no noise, and any ratio of speeds can be tried. The lead verifies all guesses,
+without lookups. With --machine, steps take the times of that machine in benchmarks.machines; the lead then
+uses lookups, and verifies only guesses that pay.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ CERTAIN = 1000.0  # logit of what is said, beside 0: no noise is as large
 
 
 class Reciter(PreparedBackend):
-    """A target that continues known texts from wherever one has begun."""
+    """A target that continues the known text with which a sequence begins."""
 
     def __init__(self, known: Sequence[Text], vocab: Vocabulary, decoded: Callable[[int], None]) -> None:
-        """Call `decoded` with the rows of each decode."""
+        """Call `decoded` with the row count of each decode."""
         n_ctx = N_CELLS * MOST_AT_ONCE
         super().__init__(np.zeros((1, vocab.size), np.float32), n_ctx, Watch(), n_seqs=LEAVES * MOST_AT_ONCE)
         self.vocab, self.n_batch = vocab, CLOCKED_BATCH
@@ -96,11 +96,11 @@ class Reciter(PreparedBackend):
 
 
 class ClockedDrafter(DirectBus):
-    """A worker that makes r guesses per plain step, alone in a world.
+    """A worker that makes r guesses in the time of a plain step, in a world of its own.
 
-    Its turns take as long as their decodes. It hears the lead at the next turn, and what it sends leaves at a
-    turn's end. shapes: cost of decodes as it sees it; by default what they take here. tt_us: time of the
-    lead's plain step. latency_us: of a message, each way.
+    A turn takes as long as its decodes. The worker reads messages at its next turn, and its own messages
+    leave at the end of a turn. shapes: decode times that the drafter knows; by default the real ones. tt_us:
+    microseconds of the lead's plain step. latency_us: microseconds of a message, each way.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class ClockedDrafter(DirectBus):
 
 
 class CountingSpeculator(Speculator):
-    """A speculator that counts a session's steps, and those without any guess."""
+    """A speculator that counts steps by session, and those of them without any guess."""
 
     n_steps = n_empty = 0
 
@@ -170,25 +170,21 @@ class CountingSpeculator(Speculator):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A run's result.
+    """The result of a run."""
 
-    rates: tokens per tt of each text. speedup: of all of them in sequence. per_step: tokens of a session's
-    step. empty: share of steps without a guess.
-    """
-
-    rates: Mapping[int, float]
-    speedup: float
-    per_step: float
-    empty: float
+    rates: Mapping[int, float]  # tokens per tt, by text
+    speedup: float  # tokens per tt of all texts, their times added
+    per_step: float  # tokens of a step, by session
+    empty: float  # share of these steps without a guess
 
 
 def run(
     drafter: ClockedDrafter, known: Sequence[Text], at_once: int, machine: Machine | None = None
 ) -> Found:
-    """Run the texts, at_once at a time, and leave the draft model's KV cache empty.
+    """Generate the texts, at_once at a time, and leave the draft model's KV cache empty.
 
-    machine: its one-row step takes tt_us, and the lead uses lookups and guesses that pay there, instead of
-    all guesses.
+    machine: Gives the times of steps, tt_us for one row. The lead then uses lookups, and verifies only
+    guesses that pay. None: it verifies all guesses.
     """
     world, draft, vocab = drafter.world, drafter.backend, drafter.backend.vocab
     tt_us = drafter.tt_us
@@ -235,7 +231,7 @@ def run(
 
 @contextmanager
 def told(backend: Backend, decoded: Callable[[int], None]) -> Generator[None]:
-    """Call `decoded` with the rows of each decode."""
+    """Call `decoded` with the row count of each decode."""
     plain = backend.decode
 
     def decode(batch: Batch) -> Logits:
@@ -249,7 +245,7 @@ def told(backend: Backend, decoded: Callable[[int], None]) -> Generator[None]:
 
 
 def slowest(rates: Mapping[int, float], at_once: int) -> float:
-    """Return the slowest of those at once by their mean, on average."""
+    """Return min rate / mean rate of each group of at_once texts, averaged."""
     groups: dict[int, list[float]] = {}
     for id, rate in rates.items():
         groups.setdefault(id // at_once, []).append(rate)
@@ -258,7 +254,7 @@ def slowest(rates: Mapping[int, float], at_once: int) -> float:
 
 @contextmanager
 def pair(args: argparse.Namespace) -> Generator[tuple[Backend, Backend]]:
-    """Yield target and draft model. Raises DuoError."""
+    """Yield the target and the draft model. Raises DuoError."""
     n_seqs = MOST_AT_ONCE + N_BRANCHES
     options = [
         LlamaOptions(args.model, N_CELLS, N_SEQS, n_threads=args.threads),
@@ -269,7 +265,7 @@ def pair(args: argparse.Namespace) -> Generator[tuple[Backend, Backend]]:
 
 
 def recite(target: Backend, way: str, n_prompts: int | None, max_tokens: int) -> list[Text]:
-    """Return the target's replies of max_tokens tokens, drawn in this way. Raises DuoError."""
+    """Return the target's replies of max_tokens tokens, sampled as WAYS[way] says. Raises DuoError."""
     written = write(target, texts.prompt_ids(target, load(n_prompts, PYTHON)), WAYS[way], max_tokens)
     return [text for text in written if len(text.tokens) - text.n_prompt == max_tokens]
 

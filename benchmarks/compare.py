@@ -1,14 +1,14 @@
-"""duo beside llama-server: `python -m benchmarks.compare --llama-server PATH --model M --sweep 2,4`.
+"""Compare duo with llama-server: `python -m benchmarks.compare --llama-server PATH --model M --sweep 2,4`.
 
-All servers run from beginning to end and answer the same prompts, request by request in turn, with the same
-files, threads and context. llama-server takes part without drafts and, with --sweep, with each --spec-type,
-once for each number of drafted tokens and each --p-min; duo without drafts and as `duo up` starts it. PATH is
+All servers run from beginning to end. They answer the same prompts, request by request in turn, with the same
+files, threads and context. llama-server runs without drafts and, with --sweep, with each --spec-type, once
+for each number of drafted tokens and each --p-min. duo runs without drafts and as `duo up` starts it. PATH is
 the binary, or a Python interpreter that has the package xllamacpp: then xllamacpp_server.py runs the newest
-llama.cpp. If the model has a prediction block, both draft with it unless told otherwise.
+llama.cpp. If the model has a prediction block, both servers draft with it unless told otherwise.
 
-With --clients several clients ask at once (contest.py), with or without llama-server; duo then drafts in any
-case. Without --llama-server --sweep compares duo with itself without drafts. With --faults leads with bad
-drafters join in (faults.py). With --busy other programs take the cores meanwhile.
+With --clients, several clients ask at once (contest.py); llama-server is then optional, and duo always
+drafts. Without --llama-server, --sweep compares duo with drafts to duo without. With --faults, leads with bad
+drafters take part (faults.py). With --busy, other programs take the cores meanwhile.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NO_DRAFTERS = "--drafters=0"  # in --duo-flags: guesses of what is in the lead a
 
 
 def commands(args: argparse.Namespace) -> list[Command]:
-    """Return the servers; all are compared with the first, llama-server without drafts if it takes part."""
+    """Return the servers. The first is the baseline: llama-server without drafts, or duo in its absence."""
     n_slots = max(args.clients, default=1)
     size = options_of(args, "device", "model", parallel=n_slots, ctx_size=n_slots * args.ctx_size)
     size |= {
@@ -85,7 +85,7 @@ def _has_block(model: Path) -> bool:
 
 
 def _rivals(args: argparse.Namespace, size: Options) -> list[Command]:
-    """Return llama-server with each kind of drafts, in each setting that matters to it."""
+    """Return llama-server with each kind of drafts, in each setting that affects this kind."""
     settings = [(n, p_min) for n in args.sweep for p_min in args.p_min]
     return [
         _drafting(args, size, kind, *setting)
@@ -97,7 +97,7 @@ def _rivals(args: argparse.Namespace, size: Options) -> list[Command]:
 def _drafting(args: argparse.Namespace, size: Options, kind: str, n: int, p_min: float) -> Command:
     """Return a llama-server that drafts.
 
-    kind: one of its own, or several with commas between.
+    kind: A value of its --spec-type, or several joined by commas.
     """
     name = f"llama-server, {'draft' if kind == 'draft-simple' else kind}"
     if "draft-" not in kind:
@@ -117,7 +117,7 @@ def _drafting(args: argparse.Namespace, size: Options, kind: str, n: int, p_min:
 
 
 def compare(args: argparse.Namespace) -> list[str]:
-    """Run all; returns markdown parts. Raises DuoError."""
+    """Run all servers; return markdown parts. Raises DuoError."""
     with ExitStack() as stack:
         servers = start(stack, commands(args))
         bad, join = faults.enter(stack, args, load(args.prompts, args.subject))
@@ -149,7 +149,7 @@ def _memory_line(memory: Mapping[str, int | None]) -> str:
 
 
 def _asked(args: argparse.Namespace) -> list[Prompt]:
-    """Return the prompts of all rounds; those of later rounds find no cache, in any server."""
+    """Return the prompts of all rounds. Prompts of later rounds find no cached prefix in any server."""
     prompts = load(args.prompts, args.subject)
     again = {"cache_prompt": False}
     later = [replace(p, salt=f"round {i}", more=again) for i in range(1, args.rounds) for p in prompts]
@@ -157,7 +157,7 @@ def _asked(args: argparse.Namespace) -> list[Prompt]:
 
 
 def _python_shares(servers: Sequence[Process]) -> list[str]:
-    """Return a line for each server that tells the time of a step outside decode."""
+    """Return a line about the Python time of a step, for each server that reports this time."""
     shares = {server.name: server.health().get("engine", {}).get("step_python_us") for server in servers}
     what = "µs of Python in a one-session step (median)."
     return [f"{name}: {share:.0f} {what}" for name, share in shares.items() if share is not None]

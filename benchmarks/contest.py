@@ -1,8 +1,8 @@
-"""Servers side by side, asked in turn, and their tables.
+"""Ask several servers the same prompts in turn, and make tables of the replies.
 
-Heats: each prompt goes to all servers, and ratios are between replies to one prompt. Bouts: k clients ask one
-server at a time, each of them its own prompts one after the other; then the next server. A prompt that is
-asked again has another salt, so that in duo neither a cached prefix nor a former reply helps.
+In a heat, one prompt goes to all servers; ratios compare the replies to it. In a bout, k clients ask one
+server at a time, each client its own prompts one after the other, and then the next server. A prompt that is
+asked again has another salt, so that neither a cached prefix nor a former reply helps duo.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One server over all heats; rates and ratios are medians.
+    """The results of one server over all heats; rates and ratios are medians.
 
-    Heats with a reply below RATED_TOKENS tokens count for texts and drafts only.
+    A heat with a reply below RATED_TOKENS tokens counts in no median of rates or ratios.
     """
 
     name: str
@@ -68,14 +68,14 @@ def run(
     on_heat: Callable[[Heat], None] = lambda heat: None,
     left_out: list[str] | None = None,
 ) -> list[Heat]:
-    """Ask every server every prompt, one request at a time, each prompt first of another server.
+    """Ask every server every prompt, one request at a time. The server that is asked first rotates.
 
     Args:
-        servers: Who is asked.
-        prompts: What they are asked.
-        max_tokens: The longest reply.
+        servers: The servers.
+        prompts: The prompts.
+        max_tokens: Most tokens of a reply.
         on_heat: Called after each prompt.
-        left_out: Takes a line for each prompt that another server than duo fails to answer.
+        left_out: Takes a line for each prompt that a server other than duo fails to answer.
 
     Raises:
         ReplyError: A server did not answer.
@@ -99,7 +99,7 @@ def run(
 
 
 def _asked(server: Process, prompt: Prompt, max_tokens: int) -> Reply:
-    """Return the server's reply. Raises ReplyError with its name, StartupError if it has ended."""
+    """Return the server's reply. Raises ReplyError with the server's name, StartupError if it has ended."""
     try:
         with server.company():
             return ask(server.port, prompt, max_tokens)
@@ -157,7 +157,7 @@ def print_heat(heat: Heat) -> None:
 
 
 def heat_line(heat: Heat) -> str:
-    """Return a line of each server's own tokens/s, with the ratio to the first one's."""
+    """Return a line of each server's own tokens/s, and its ratio to the first server's."""
     first = heat.replies[0]
     parts = [f"{report.number(first.server_rate)} t/s"]
     for reply in heat.replies[1:]:
@@ -170,7 +170,7 @@ def heat_line(heat: Heat) -> str:
 def standings_table(standings: Sequence[Standing], idle: Sequence[float | None]) -> str:
     """Return markdown.
 
-    idle: each server's share of a core while nobody asked anything.
+    idle: Share of a core that each server used while idle.
     """
     rows = [
         (
@@ -195,10 +195,10 @@ def standings_table(standings: Sequence[Standing], idle: Sequence[float | None])
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One server asked by several clients at once."""
+    """One server's speeds with several clients at once."""
 
-    total_rate: float  # tokens of all by the seconds from the first request to the last end
-    slowest: float  # tokens per second of the slowest client by the mean of all
+    total_rate: float  # tokens per second of all replies, from the first request to the last end
+    slowest: float  # tokens per second of the slowest client, divided by the mean of all
     gap_p95: float  # ms between two pieces of one text
     gap_longest: float
     first: float  # ms to the first piece, the median
@@ -212,7 +212,7 @@ Bout: TypeAlias = Sequence[Sequence[Sequence[Reply]]]
 
 
 def ask_at_once(port: int, shares: Sequence[Sequence[Prompt]], max_tokens: int) -> list[list[Reply]]:
-    """Have a client for each share of the prompts ask, all beginning together. Raises ReplyError."""
+    """Ask with one client for each share of the prompts; all begin together. Raises ReplyError."""
     begin = threading.Barrier(len(shares))
 
     def client(share: Sequence[Prompt]) -> list[Reply]:
@@ -233,9 +233,9 @@ def _asked_at_once(server: Process, shares: Sequence[Sequence[Prompt]], max_toke
 
 
 def run_bouts(servers: Sequence[Process], args: argparse.Namespace) -> list[Bout]:
-    """Run rounds with every number of clients in turn. Raises ReplyError.
+    """Run a bout for each number of clients in each round. Raises ReplyError.
 
-    Each round asks another server first.
+    Each round begins with another server.
     """
     bouts: list[Bout] = []
     prompts = (replace(prompt, more={"cache_prompt": False}) for prompt in endless())
@@ -251,7 +251,7 @@ def run_bouts(servers: Sequence[Process], args: argparse.Namespace) -> list[Bout
 
 
 def figures(clients: Sequence[Sequence[Reply]]) -> Figures:
-    """Return figures of one server's replies, at least one for each client."""
+    """Return the speeds of one server, given the replies to each client (at least one)."""
     replies = [reply for client in clients for reply in client]
     rates = [_rate(client) for client in clients]
     gaps = sorted(1000 * (b - a) for reply in replies for a, b in pairwise(reply.pieces))
@@ -274,7 +274,7 @@ def _rate(replies: Sequence[Reply]) -> float:
 
 
 def bouts_table(names: Sequence[str], bouts: Sequence[Bout]) -> str:
-    """Return markdown: a line for each number of clients and server."""
+    """Return markdown with a line for each number of clients and server."""
     rows: list[list[str]] = []
     for n in sorted({len(bout[0]) for bout in bouts}):
         some = [bout for bout in bouts if len(bout[0]) == n]
@@ -287,7 +287,7 @@ def bouts_table(names: Sequence[str], bouts: Sequence[Bout]) -> str:
 
 
 def _equal(bout: Bout) -> list[bool]:
-    """Return for each prompt whether all servers say the same."""
+    """Return, for each prompt, True if all servers gave the same text."""
     texts = [[reply.text for client in clients for reply in client] for clients in bout]
     return [len(set(of_one_prompt)) == 1 for of_one_prompt in zip(*texts, strict=True)]
 

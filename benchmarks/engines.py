@@ -1,8 +1,8 @@
-"""A drafter with a model beside one that asks an engine: `python -m benchmarks.engines --llama-server PATH`.
+"""Compare a model drafter with an engine drafter: `python -m benchmarks.engines --llama-server PATH`.
 
-Two leads with the same target answer each prompt in turn. One has a drafter with the draft model, the other
-one that asks llama-server for the guesses of the same file (`duo draft --kind engine`). All guesses are
-verified, without lookups, and none but the drafter's are made.
+Two leads with the same target answer each prompt in turn. The drafter of one lead runs the draft model. The
+drafter of the other asks llama-server, which runs the same file (`duo draft --kind engine`). There are no
+other guesses, such as lookups, and all guesses are verified.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _accepted_rate(replies: Sequence[Reply]) -> float:
 
 
 def _seconds(replies: Sequence[Reply]) -> float:
-    """Return the seconds from the first piece of each reply to its end."""
+    """Return the seconds from first piece to end, summed over the replies."""
     return sum(reply.ended - reply.pieces[0] for reply in replies if reply.pieces)
 
 

@@ -1,7 +1,7 @@
-"""Whether duo's texts are llama.cpp's: `python -m benchmarks.equal --model M --draft-model D --prompts 60`.
+"""Compare duo's texts with llama.cpp's: `python -m benchmarks.equal --model M --draft-model D --prompts 60`.
 
-Both evaluate the same ids on one thread with an F32 cache and without flash attention, prompts in parts of as
-many rows, and each decode after them in one number of rows. llama.cpp is llama-cpp-python's own decode of one
+Both evaluate the same ids on one thread, with an F32 cache and without flash attention. Both read prompts in
+equal parts, and evaluate all later tokens in one number of rows. For llama.cpp, llama-cpp-python decodes one
 token after the other. The token that ends a text belongs to it.
 """
 
@@ -33,14 +33,14 @@ HOW: tuple[tuple[str, bool, Exactness], ...] = (
 def said(
     target: LlamaBackend, prompts: Sequence[Sequence[int]], n: int, draft: Backend | None, how: Exactness
 ) -> tuple[list[tuple[int, ...]], str]:
-    """Return duo's replies, each from an empty cache, and how many guesses were right.
+    """Return duo's replies, each from an empty cache, and a text with the number of right guesses.
 
     Args:
         target: The model.
-        prompts: Its prompts.
+        prompts: Token ids of its prompts.
         n: Most tokens of a reply.
-        draft: Guesses in the lead, beside lookups; None: nothing does.
-        how: The exactness that is asked for.
+        draft: The draft model in the lead, beside lookups; None: no guesses.
+        how: The requested exactness.
     """
     duet = Duet(target, inline=draft, lookup=draft is not None, n_slots=1)
     replies = list[tuple[int, ...]]()

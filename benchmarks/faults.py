@@ -1,4 +1,4 @@
-"""Leads whose drafters are dead, lying, lagging, far or flapping, and crews that die by a schedule."""
+"""Start leads with dead, lying, lagging, far or flapping drafters, and drafters that die by a schedule."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from server.errors import StartupError
 from server.flags import n_cores
 from server.local.embedded import EmbeddedServer
 
-PRESENT_S = 30.0  # to be seen by the lead
+PRESENT_S = 30.0  # until the lead must see the drafters
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """kill -9 `at` seconds after the beginning, started again `away` seconds later."""
+    """A kill -9 `at` seconds after the beginning, and a new start `away` seconds later."""
 
     at: float
     away: float
 
 
 class Crew:
-    """Drafter processes of one lead, which die by a schedule.
+    """Drafter processes of one lead, which all die by a schedule.
 
-    A context that ends them all and raises StartupError if they did not come back.
+    A context: its end stops the drafters, and raises StartupError if they did not come back.
 
     Args:
         commands: The drafters.
-        schedule: When they die and for how long.
-        n_present: Tells how many drafters the lead sees now.
+        schedule: When the drafters die, and for how long.
+        n_present: Returns how many drafters the lead sees now.
     """
 
     def __init__(
@@ -118,10 +118,9 @@ REPLAYED = {"lying": (0, 1), "far": (0.9, 5)}  # share of right guesses, ms of e
 def enter(
     stack: ExitStack, args: argparse.Namespace, prompts: Sequence[Prompt]
 ) -> tuple[list[Process], Callable[[], None]]:
-    """Start one lead for each of --faults, in a pool of its own, and return what has their drafters join.
+    """Start a lead in its own pool for each of --faults; return the leads, and a call that adds drafters.
 
-    What the model says to the prompts is recorded first: the lying and the far drafter need it. Raises
-    DuoError.
+    First record the model's replies to the prompts if a lying or far drafter needs them. Raises DuoError.
     """
     if not args.faults:
         return [], lambda: None
@@ -140,7 +139,7 @@ def enter(
 
 
 def _far_url(stack: ExitStack, redis: EmbeddedServer) -> str:
-    """Return the server's URL beyond a bad network."""
+    """Return the URL of Redis behind a slow, lossy network."""
     assert redis.address
     assert redis.url_elsewhere
     link = stack.enter_context(closing(Link(*redis.address, latency_s=FAR_S, loss=FAR_LOSS)))

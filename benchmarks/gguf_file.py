@@ -1,4 +1,4 @@
-"""GGUF files read and written tensor by tensor, so that a model of any size passes through little memory."""
+"""Read and write GGUF files tensor by tensor, so that a model of any size needs little memory."""
 
 from __future__ import annotations
 
@@ -29,15 +29,12 @@ KINDS: dict[str, Kind] = {kind.name.lower(): kind for kind in (Kind.F32, Kind.F1
 
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
-    """A tensor to write.
-
-    shape: in numpy's order, rows first. values: called once, just before writing.
-    """
+    """A tensor to write."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # in numpy's order, rows first
     kind: Kind
-    values: Callable[[], Values]
+    values: Callable[[], Values]  # called once, just before writing
 
     @property
     def n_bytes(self) -> int:
@@ -45,7 +42,7 @@ class PlannedTensor:
 
 
 class GGUFSource:
-    """An existing file, mapped into memory. Raises StartupError if it is no GGUF file."""
+    """An existing GGUF file, mapped into memory. Raises StartupError for other files."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -77,9 +74,9 @@ class GGUFSource:
         return None if field is None else field.contents()
 
     def copy_metadata(self, writer: gguf.GGUFWriter, changes: Mapping[str, Any]) -> None:
-        """Copy every key with its type, tokenizer and chat template included; changed keys keep their type.
+        """Copy every key with its type, tokenizer and chat template included. Changed keys keep their type.
 
-        New keys are added if they are whole numbers.
+        New keys are added if their values are whole numbers.
         """
         for key, field in self._reader.fields.items():
             if key.startswith("GGUF.") or key == gguf.Keys.General.ARCHITECTURE:
@@ -93,7 +90,7 @@ class GGUFSource:
 
 
 def kind_for(shape: tuple[int, ...], kind: Kind) -> Kind:
-    """Return the wanted type for matrices, F32 for vectors (norms, biases), as llama.cpp expects."""
+    """Return `kind` for matrices, F32 for vectors (norms, biases), as llama.cpp expects."""
     return kind if len(shape) > 1 else Kind.F32
 
 
@@ -136,7 +133,7 @@ def _write_tensors(writer: gguf.GGUFWriter, planned: list[PlannedTensor]) -> Non
 
 
 def _encoded(planned: Sequence[PlannedTensor]) -> Iterator[npt.NDArray[Any]]:
-    """Yield the tensors in order, some made ahead by other threads while one is written."""
+    """Yield the tensors' data in order; other threads make the next ones ahead."""
     with ThreadPoolExecutor(THREADS) as pool:
         ahead: deque[Future[npt.NDArray[Any]]] = deque()
         for tensor in planned:

@@ -1,9 +1,9 @@
-"""A prediction block on an emulated GPU that replays recorded graphs: `python -m benchmarks.graphs`.
+"""Run a prediction block on an emulated GPU that replays recorded graphs: `python -m benchmarks.graphs`.
 
-Model, block, engine and proposer are real and compute on the CPU; by a virtual clock a step takes what GPUS
-says, and more after a change of width (docs/adr/0010). So nothing is noise, and the first replies of a new
-lead can be compared with plain steps: easy and hard prompts are shuffled, since what a lead learns depends on
-their order.
+Model, block, engine and proposer are real and compute on the CPU. By the virtual clock, a step takes the time
+that GPUS gives, and more after a change of width (docs/adr/0010). So results have no noise, and the first
+replies of a new lead can be compared with plain steps. Easy and hard prompts are shuffled, since their order
+decides what a lead learns.
 """
 
 from __future__ import annotations
@@ -53,28 +53,20 @@ WAYS_ASKED = "temperature 0", "temperature 1"
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU's times in milliseconds.
+    """A GPU's times in milliseconds. The mappings are by rows of a step."""
 
-    steady: a step by its rows, among equal ones. The first step of a shape takes longer by `built`, the
-    second by `recorded`, both by rows; by `renewed` if the graph has recorded as many rows with other numbers
-    of cells. A step after one of another shape whose graph is recorded: `again`. guess: one of the block,
-    longer by `unlike` if its decode has other rows than the one before, and by `read` if it also evaluates a
-    prompt; during a step, which takes longer by `beside` and `read_beside` for these. outside: Python of a
-    step, longer by `drafted` if the block has guessed for it.
-    """
-
-    steady: dict[int, float]
-    built: dict[int, float]
-    recorded: dict[int, float]
-    renewed: dict[int, float]
-    again: float = 1.1
-    guess: float = 0.45
-    unlike: float = 0.25
-    read: float = 3.5
-    beside: float = 0.15
-    read_beside: float = 0.2
-    outside: float = 0.25
-    drafted: float = 0.45
+    steady: dict[int, float]  # a step after steps of the same shape
+    built: dict[int, float]  # extra of the first step of a shape
+    recorded: dict[int, float]  # extra of the second step of a shape
+    renewed: dict[int, float]  # the same if the graph has recorded as many rows with other numbers of cells
+    again: float = 1.1  # extra of a step whose graph is recorded, after a step of another shape
+    guess: float = 0.45  # a guess of the block between steps
+    unlike: float = 0.25  # extra of a guess if the block's decode before had another number of rows
+    read: float = 3.5  # extra of a guess that also evaluates a prompt
+    beside: float = 0.15  # extra of a step during which the block guesses
+    read_beside: float = 0.2  # extra of a step during which the block evaluates a prompt
+    outside: float = 0.25  # Python of a step
+    drafted: float = 0.45  # extra Python of a step for which the block has guessed
 
 
 # The bundled target with its block at the cost of 8B, on an H100, 2026-11-26: F16 by traces of leads, Q8_0 by
@@ -100,7 +92,7 @@ GPUS = {
 class Graphs:
     """The cost of changes of shape.
 
-    own: each shape has a graph of its own (graph_keys.py).
+    own: True if each shape has its own graph (graph_keys.py).
     """
 
     def __init__(self, gpu: Gpu, *, own: bool) -> None:
@@ -109,9 +101,9 @@ class Graphs:
         self._graphs: dict[tuple[int, int], _Graph] = {}  # by shapes, if each has its own
 
     def extra_ms(self, batch: Batch, n_cells: int) -> float:
-        """Return how much longer this decode takes than among equal ones.
+        """Return the extra milliseconds of this decode over one after equal ones.
 
-        n_cells: in use.
+        n_cells: Cells in use.
         """
         n_rows, before, self._before = len(batch), self._before, batch.seqs
         built = before != batch.seqs if self._own else len(before) != n_rows
@@ -133,18 +125,14 @@ class Graphs:
 
 @dataclass(slots=True)
 class _Graph:
-    """A graph.
+    """A recorded graph."""
 
-    shape: of its latest decode, as rows and cells in llama.cpp's steps. n_equal: decodes of that shape in a
-    row before. n_rows: of what is recorded.
-    """
-
-    shape: tuple[int, int] = (0, 0)
-    n_equal: int = 0
-    n_rows: int = 0
+    shape: tuple[int, int] = (0, 0)  # of the latest decode: rows, cells in CELLS_STEP
+    n_equal: int = 0  # decodes of this shape just before the latest one
+    n_rows: int = 0  # rows of the recorded decode
 
     def shown(self, shape: tuple[int, int]) -> int:
-        """Return how many decodes of this shape came just before."""
+        """Note a decode; return how many of its shape came just before."""
         self.n_equal = self.n_equal + 1 if shape == self.shape else 0
         self.shape = shape
         return self.n_equal
@@ -205,7 +193,7 @@ class Asked:
 
 
 def speculator(model: TimedModel, gpu: Gpu, *, own: bool) -> Speculator:
-    """Return a speculator as a lead on this GPU makes it at its start."""
+    """Return the speculator that a lead on this GPU makes at its start."""
     known = {n: ms / 1e3 for n, ms in gpu.steady.items()}
     curve = Machine(gpu.steady, gpu.guess, 0.0)
     calibrated = {n: curve.step_s(n) + gpu.outside / 1e3 for n in range(1, MAX_STEP_ROWS + 1)}
@@ -222,7 +210,7 @@ def speculator(model: TimedModel, gpu: Gpu, *, own: bool) -> Speculator:
 def replies(
     model: TimedModel, proposer: Proposer, asked: Sequence[Asked], n: int
 ) -> dict[int, tuple[int, float]]:
-    """Return tokens and seconds of each reply in sequence, without its first token."""
+    """Generate replies in sequence; return tokens and seconds of each after its first token."""
     ends: dict[int, tuple[int, float]] = {}
 
     def happened(id: int, event: Event) -> None:
@@ -278,7 +266,7 @@ def _rows(
 
 
 def _figures(alone: dict[int, tuple[int, float]], found: dict[int, tuple[int, float]]) -> list[str]:
-    """Return the cells of two runs, whose texts are equal but for near-ties and what follows them."""
+    """Return table cells that compare two runs. Their texts are equal, except after near-ties."""
     rates = [{id: n / seconds for id, (n, seconds) in each.items()} for each in (alone, found)]
     ratios = {id: rate / rates[0][id] for id, rate in rates[1].items() if id in rates[0]}
     poor = [id for id, ratio in ratios.items() if ratio < HARD]

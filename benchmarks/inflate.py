@@ -1,4 +1,4 @@
-"""A model at the cost of a larger one with the same text, or in another tensor type.
+"""Write a model that costs as much as a larger one but says the same, or that has another tensor type.
 
 `python -m benchmarks.inflate --model M --params 400M --type bf16 --out FILE`
 `python -m benchmarks.inflate --model M --layers 24 --embd 2048 --ffn 5632 --heads 32 --kv-heads 8 …`
@@ -7,10 +7,10 @@
 The first channels of every matrix are the model's own. Channels added to the residual stream are never
 written (zero rows of attn_output, ffn_down; zero columns of the embedding), so they stay zero and their
 readers may have any weights. Added heads and feed-forward channels are computed, then multiplied by zero;
-added layers write nothing at all. The model's own heads stay with their key-value heads: where each of those
-serves more heads than before, the added ones come after the model's own. RMSNorm divides by the mean over all
-D channels instead of d, hence by sqrt(d/D) of what it was: its weights are scaled by sqrt(d/D), its epsilon
-by d/D.
+added layers write nothing at all. The model's own heads stay with their key-value heads. If a key-value head
+serves more heads than before, the added heads come after the model's own. RMSNorm takes its mean over all D
+channels instead of d, so it divides by sqrt(d/D) times the former value. To undo this, its weights are scaled
+by sqrt(d/D), its epsilon by d/D.
 
 In exact arithmetic the logits are the model's own. Rounding to the output type may flip near-ties.
 """
@@ -55,7 +55,7 @@ NOISE_WEIGHTS = 1_000_003  # a prime: rows of a matrix do not begin alike
 
 
 def bundled_400m() -> Path:
-    """Return the toy target at the cost of a 400M-parameter BF16 model, made by the first call.
+    """Return the file of the toy target inflated to 400M parameters in BF16; the first call makes it.
 
     It is kept in the user's cache directory. Raises StartupError, OSError.
     """
@@ -73,8 +73,8 @@ def read_shape(source: GGUFSource) -> Shape:
     """Return the model's shape.
 
     Raises:
-        StartupError: It cannot be inflated: not dense, with biases, or of another architecture than llama
-            or mimo2 as with_block.py makes it.
+        StartupError: The model cannot be inflated: it is not dense, has biases, or its architecture is
+            neither llama nor mimo2 as with_block.py makes it.
     """
     architecture = source.field("general.architecture")
     if architecture not in ARCHITECTURES:
@@ -115,7 +115,7 @@ def inflate(model: Path, out: Path, shape: Shape, kind: str) -> None:
 
 
 def _misfit_of_blocks(shape: Shape, kind: Kind) -> str | None:
-    """Return why the kind does not fit, if it is quantised in blocks that rows must consist of."""
+    """Return the problem if rows are not whole quantisation blocks of `kind`, else None."""
     block = gguf.GGML_QUANT_SIZES[kind][0]
     for what, width in (("embd", shape.n_embd), ("ffn", shape.n_ffn), ("heads x size", shape.n_q)):
         if width % block:
@@ -149,14 +149,14 @@ def _changes(source: GGUFSource, small: Shape, large: Shape) -> dict[str, Any]:
 
 
 def _layer(i: int, shape: Shape) -> list[str]:
-    """Return the tensors of a layer, or of a block behind the layers, whose Q, K and V are one."""
+    """Return the tensors' names of layer i. A block behind the layers has Q, K and V in one tensor."""
     is_block = i >= shape.n_layers
     heads, added = (("attn_qkv",), BLOCK) if is_block else (("attn_q", "attn_k", "attn_v"), ())
     return [f"blk.{i}.{role}.weight" for role in (*NORMS, *heads, "ffn_gate", "ffn_up", *WRITERS, *added)]
 
 
 def _own(name: str, small: Shape, large: Shape) -> str | None:
-    """Return the tensor of the model that becomes part of this one; None if none does."""
+    """Return the name of the model's tensor that becomes part of `name`; None if none does."""
     if not name.startswith("blk."):
         return name
     _, number, role = name.split(".", 2)
@@ -233,10 +233,10 @@ def _values(
 
     Args:
         source: The model.
-        names: The tensor in the new file and in the model's, None if it has none.
+        names: The tensor's name in the new file, and in the model (None if the model lacks it).
         shape: Rows and columns of the new tensor.
-        scale: What own values of norms are multiplied by.
-        places: Where own values go, by axis.
+        scale: Factor for own values of norms.
+        places: Indices of own values, by axis.
     """
     name, of = names
     role = _role(name)
@@ -253,10 +253,10 @@ def _values(
 
 
 def _noise(name: str, shape: tuple[int, ...]) -> Values:
-    """Return uniform weights of variance 1/n for n inputs, which keeps their scale.
+    """Return uniform random weights of variance 1/n for n inputs, so that outputs keep the inputs' scale.
 
-    They repeat after NOISE_WEIGHTS, since drawing each would take longer than writing it. The beginning is
-    drawn by the tensor's name: the same file each time, and no two tensors alike.
+    The weights repeat after NOISE_WEIGHTS, since drawing each would take longer than writing it. The tensor's
+    name decides where they begin: each run writes the same file, and no two tensors are alike.
     """
     pattern = _pattern()
     start = zlib.crc32(name.encode()) % len(pattern)

@@ -1,8 +1,8 @@
-"""A draft model inside the lead under a virtual clock: `python -m benchmarks.inside`.
+"""Run a draft model inside the lead under a virtual clock: `python -m benchmarks.inside`.
 
-The draft model is real, and so are engine and proposer; the target says the texts that it has said before.
-A step of n rows takes what MACHINES says, as do a guess and a row of the draft model's prompts. So nothing
-is noise, and what the gate decides can be compared with a fixed rule.
+Draft model, engine and proposer are real. The target repeats texts that it has written before. MACHINES gives
+the time of a step of n rows, of a guess, and of a row of the draft model's prompts. So results have no noise,
+and the gate's decisions can be compared with a fixed rule.
 """
 
 from __future__ import annotations
@@ -84,16 +84,12 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A run's times.
+    """The times of a run."""
 
-    replies: tokens and seconds of each after its first token. seconds: of all together. gaps: seconds between
-    two tokens of a reply, 0 within a step. told: those in a stream.
-    """
-
-    replies: list[tuple[int, float]]
-    seconds: float
-    gaps: list[float]
-    told: list[float]
+    replies: list[tuple[int, float]]  # tokens and seconds of each reply after its first token
+    seconds: float  # of all replies together
+    gaps: list[float]  # seconds between two tokens of a reply, 0 within a step
+    told: list[float]  # the same in a stream
 
 
 class Lead:
@@ -214,10 +210,9 @@ def measure(args: argparse.Namespace) -> program.Result:
 
 
 def _known(target: LlamaBackend, args: argparse.Namespace) -> list[Text]:
-    """Return the texts to generate.
+    """Return the texts to generate: replies to --prompts at temperature 0.
 
-    Those of --prompts at temperature 0; if mixed, also of prompts that are hard to guess, in every way of
-    sampling.
+    With --every-way, return replies in every way of sampling, also to prompts that are hard to guess.
     """
     asked = load(args.prompts, PYTHON)
     if args.every_way:
@@ -230,7 +225,7 @@ def _known(target: LlamaBackend, args: argparse.Namespace) -> list[Text]:
 
 
 def _beside(plain: Timed, decided: Timed) -> list[str]:
-    """Return the cells of all replies together, prompts included."""
+    """Return the cells of all replies together, their prompts included."""
     rates = [sum(n + 1 for n, _ in timed.replies) / timed.seconds for timed in (plain, decided)]
     usual = np.percentile(plain.gaps, 95)
     found = [gap for gap in decided.gaps if gap], decided.gaps, decided.told
@@ -239,7 +234,7 @@ def _beside(plain: Timed, decided: Timed) -> list[str]:
 
 
 def _rates(replies: Sequence[tuple[int, float]]) -> list[float]:
-    """Return rates, infinite where a reply came whole in the step that ended its prompt."""
+    """Return each reply's tokens/s; infinite if it came whole in the step that ended its prompt."""
     return [n / seconds if seconds else math.inf for n, seconds in replies]
 
 

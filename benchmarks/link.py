@@ -1,4 +1,4 @@
-"""A network between a process and a server: a TCP proxy that delays, loses, is cut and heals."""
+"""Emulate a network to a server: a TCP proxy that delays and loses data, can be cut, and heals."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-RESENT_S = 0.2  # how long a lost packet takes to come after all: TCP's least time until it sends again
+RESENT_S = 0.2  # delay of a lost packet: the least time until TCP sends it again
 
 
 class Link:
     """A network to host:port that may be slow and lose packets, in a thread.
 
     Args:
-        latency_s: One way; may change at any time.
-        loss: Share of reads that come RESENT_S later, by a seed; may change at any time.
+        latency_s: Seconds of delay, one way; may change at any time.
+        loss: Share of reads that are late by RESENT_S, with a fixed seed; may change at any time.
     """
 
     def __init__(self, host: str, port: int, *, latency_s: float = 0.0, loss: float = 0.0) -> None:
@@ -33,7 +33,7 @@ class Link:
         self.heal()
 
     def heal(self) -> None:
-        """Take connections, on the port of the first time."""
+        """Accept connections, always on the first call's port."""
         self._run(self._listen())
 
     def cut(self) -> None:
@@ -73,7 +73,7 @@ class Link:
         self._writers -= {writer, far_writer}
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Forward in order; each read arrives no earlier than those before it."""
+        """Forward data in order: each read arrives no earlier than those before it."""
         last = asyncio.get_running_loop().time()
         with suppress(OSError):
             while data := await reader.read(1 << 16):

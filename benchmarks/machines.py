@@ -1,4 +1,4 @@
-"""What steps and guesses take on machines whose times were measured, for programs under a virtual clock."""
+"""Times of steps and guesses, measured on real machines, for programs under a virtual clock."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Machine:
 
     curve: Mapping[int, float]  # a step, by its rows
     td: float  # one guess
-    row: float  # a row more of the draft model
+    row: float  # each further row of a draft model's decode
 
     def step_s(self, n: int) -> float:
-        """Return the seconds of a step of n rows; beyond the widest known step rows take as long as in it."""
+        """Return the seconds of a step of n rows. Beyond the widest known step, extend the last slope."""
         known = sorted(self.curve)
         slope = (self.curve[known[-1]] - self.curve[known[-2]]) / (known[-1] - known[-2])
         beyond = max(0, n - known[-1]) * slope

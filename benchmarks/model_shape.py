@@ -1,4 +1,4 @@
-"""Shapes of models of the architecture llama, and which one has a wanted number of parameters. Pure."""
+"""Shapes of models of the architecture llama, and a choice of one by number of parameters. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Shape:
 
     @property
     def n_params(self) -> int:
-        """Weights of all matrices; the embedding counts once, being the unembedding too."""
+        """Weights of all matrices; the embedding counts once, since it is the unembedding too."""
         return self.n_vocab * self.n_embd + self.n_layers * self.layer_params
 
     def widened(self, factor: int | Fraction, n_layers: int) -> Shape:
@@ -75,7 +75,7 @@ class Shape:
         return replace(large, head_size=head_size)
 
     def misfit(self, large: Shape) -> str | None:
-        """Return why a model of this shape cannot be inflated to that one, or None."""
+        """Return why this shape cannot be inflated to `large`, None if it can."""
         for name in ("n_layers", "n_embd", "n_heads", "n_kv_heads", "n_ffn"):
             if getattr(large, name) < getattr(self, name):
                 return f"{name} {getattr(large, name)} is less than the model's {getattr(self, name)}"
@@ -89,10 +89,10 @@ class Shape:
 def choose(small: Shape, n_params: int) -> Shape:
     """Return the narrowest shape of at most MOST_LAYERS layers that has about this many parameters.
 
-    Whole multiples of the model's width come first, then every number of key-value heads.
+    Try whole multiples of the model's width first, then every number of key-value heads.
 
     Raises:
-        StartupError: The model is larger already.
+        StartupError: The model is already larger.
     """
     for step in (small.n_kv_heads, 1):
         for n_kv_heads in itertools.count(small.n_kv_heads, step):
@@ -106,12 +106,12 @@ def choose(small: Shape, n_params: int) -> Shape:
 
 
 def _whole(width: int | Fraction) -> int:
-    """Return the next multiple of WIDTH_STEP, a whole width as it is."""
+    """Round a fraction up to a multiple of WIDTH_STEP; return an int as it is."""
     return width if isinstance(width, int) else -(-width // WIDTH_STEP) * WIDTH_STEP
 
 
 def parse_count(text: str) -> int:
-    """Return a number: "400M" is 400,000,000; K, M and B are known. Raises ValueError."""
+    """Parse a count with or without K, M or B: "400M" is 400,000,000. Raises ValueError."""
     factors = {"K": 10**3, "M": 10**6, "B": 10**9}
     factor = factors.get(text[-1:].upper(), 1)
     n = round(float(text[:-1] if factor > 1 else text) * factor)
@@ -121,7 +121,7 @@ def parse_count(text: str) -> int:
 
 
 def describe(shape: Shape, kind: str) -> str:
-    """Return one line about a shape in a type."""
+    """Return one line that describes a shape and type."""
     heads = f"{shape.n_heads} heads and {shape.n_kv_heads} key-value heads of {shape.head_dim}"
     layers = f"{shape.n_layers} layers of width {shape.n_embd}, FFN {shape.n_ffn}"
     return f"{shape.n_params / 1e6:,.1f}M parameters as {kind}: {layers}, {heads}"

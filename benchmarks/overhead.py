@@ -1,15 +1,15 @@
-"""Python's share of a lead's step, of a row that a block in the lead drafts, and of a drafter's turn.
+"""Measure Python's share of a lead's step, of a row that its block drafts, and of a drafter's turn.
 
 `python -m benchmarks.overhead [--only "draft, chain by block; temperature 0"] [--bytecodes]`.
 
 One session runs over a backend without a model. Its decode copies prepared rows of logits, which leaves them
-in the processor's caches as a real decode does, and its time is not counted. Clocks see decodes as long as a
-model's, so that decisions are those of a server.
+in the processor's caches as a real decode does; its time is not counted. On the clocks, decodes take as long
+as a model's, so that decisions are those of a server.
 
-A lead is the real engine and proposer. Guesses are right with probability .8. They come from a draft model in
-the lead, whose decodes do not count either, or as messages from a drafter, which replays a script between
-steps. A drafter is the real worker and model drafter under the clock of clocked.py. Its lead generates,
-except for some tokens, what the drafter draws.
+Steps run the real engine and proposer. Guesses are right with probability 0.8. They come from a draft model
+in the lead, whose decodes do not count either, or as messages from a drafter, which replays a script between
+steps. Turns run the real worker and model drafter, under the clock of clocked.py. Their lead generates what
+the drafter draws, except for some tokens.
 """
 
 from __future__ import annotations
@@ -54,14 +54,11 @@ SHAPES = {"path": Shapes({1: 0.0005, MAX_DRAFT_ROWS: 0.0005}, MIXED), "tree": UN
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The cost of steps or turns.
+    """The cost of steps, turns or drafted rows."""
 
-    spent: of each one outside decode, in seconds or bytecodes. Guesses and committed tokens are means.
-    """
-
-    spent: Sequence[float]
-    n_guesses: float
-    n_committed: float
+    spent: Sequence[float]  # of each one outside decode, in seconds or bytecodes
+    n_guesses: float  # the mean
+    n_committed: float  # tokens, the mean
 
     @property
     def median(self) -> float:
@@ -73,14 +70,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """A source of guesses.
+    """A source of guesses."""
 
-    by: a drafter, a draft model or prediction block in the lead, or nobody. leaves: of the tree; 1 is a
-    chain.
-    """
-
-    by: str = ""
-    leaves: int = 1
+    by: str = ""  # "drafter", "lead" (its draft model), "block" (in the lead), or "" for nobody
+    leaves: int = 1  # of the tree; 1: a chain
     lookup: bool = False
 
 
@@ -97,14 +90,14 @@ GUESSES = {
 
 
 class SteppedLead:
-    """One decoding session, warmed up."""
+    """A lead with one session, warmed up."""
 
     def __init__(
         self, rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watch: Watch | None = None
     ) -> None:
         """Make the lead.
 
-        what: of GUESSES.
+        what: A key of GUESSES.
         """
         self.watch = watch or Watch()
         self._rows, self._sampling = rows, sampling
@@ -124,7 +117,7 @@ class SteppedLead:
             self.step()
 
     def _models(self, guesses: Guesses) -> tuple[Backend, InlineModel | None]:
-        """Return the target, and the model that guesses in the lead."""
+        """Return the target, and the model that guesses in the lead, if any."""
         if guesses.by not in ("lead", "block"):
             return self._backend, None
         kind = PreparedBackend if guesses.by == "lead" else PreparedBlock
@@ -158,12 +151,12 @@ class SteppedLead:
             self.tokens += event.tokens
 
     def step(self) -> tuple[float, int]:
-        """Return what the watch measured outside decode, and how many guesses were verified."""
+        """Run a step; return its cost outside decode (watch's unit), and the number of verified guesses."""
         self._between()
         return self.watch.outside(self._engine.step), self._backend.n_rows_last - 1
 
     def draft(self) -> tuple[float, int]:
-        """Return what the watch measured while the model in the lead drafted, and the rows it decoded."""
+        """Run a step; return the cost of drafting in the lead (watch's unit), and the rows it decoded."""
         n_before = self._drafting.n_decodes
         self.step()
         return self._proposer.spent, self._drafting.n_decodes - n_before
@@ -172,7 +165,7 @@ class SteppedLead:
 def steps(rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watch: Watch) -> Work:
     """Measure steps.
 
-    what: of GUESSES.
+    what: A key of GUESSES.
     """
     lead = SteppedLead(rows, what, sampling, n_steps, watch)
     n_before = len(lead.tokens)
@@ -181,9 +174,9 @@ def steps(rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watch
 
 
 def drafts(rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watch: Watch) -> Work:
-    """Measure the rows that a model in the lead drafts, as each step's mean.
+    """Measure the cost of a row that a model in the lead drafts, as each step's mean.
 
-    what: of GUESSES.
+    what: A key of GUESSES.
     """
     lead = SteppedLead(rows, what, sampling, n_steps, watch)
     n_before = len(lead.tokens)
@@ -197,9 +190,9 @@ def drafts(rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watc
 
 
 class TimedDrafter(ClockedDrafter):
-    """A drafter that times itself.
+    """A drafter that measures its turns.
 
-    spent: outside decode, on each turn that made guesses, during which its model waits.
+    spent: Cost outside decode of each turn with guesses; its model waits meanwhile.
     """
 
     def __init__(self, backend: PreparedBackend, watch: Watch, shapes: Shapes) -> None:
@@ -217,7 +210,7 @@ class TimedDrafter(ClockedDrafter):
 def turns(rows: Logits, what: str, sampling: SamplingParams, n_turns: int, watch: Watch) -> Work:
     """Measure turns.
 
-    what: of SHAPES.
+    what: A key of SHAPES.
     """
     text = prepared.say(rows, sampling, 2 * (WARM_UP_TURNS + n_turns))
     backend = PreparedBackend(rows, 2 * len(text.tokens), watch, n_seqs=MOST_AT_ONCE + N_BRANCHES)
@@ -244,22 +237,19 @@ WAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A case to measure.
+    """A case to measure."""
 
-    unit: of work. what: of WHAT. way: of WAYS. rows: thousands of tokens, and the shape of the logits.
-    """
-
-    unit: str
-    what: str
-    way: str
-    rows: str
+    unit: str  # STEP, DRAFT or TURN
+    what: str  # one of WHAT[unit]
+    way: str  # a key of WAYS
+    rows: str  # thousands of tokens, and shape of the logits
 
     def __str__(self) -> str:
         return f"{self.unit}, {self.what}; {self.way}; {self.rows}"
 
     @property
     def bound_us(self) -> float:
-        """The bound of a step, and of a draft at temperature 0; a turn has none."""
+        """The bound of a step, and of a draft at temperature 0; infinite for others."""
         if self.unit == STEP:
             return PLAIN_US if self.what.startswith("none") else DRAFTED_US
         return DRAFT_US if self.unit == DRAFT and self.way == "temperature 0" else float("inf")
@@ -285,15 +275,12 @@ def measure(case: Case, n: int, watch: Watch) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Which part of a watch's unit is shown.
-
-    bounded: by Case.bound_us.
-    """
+    """A unit in which costs are shown."""
 
     name: str
-    unit: float
+    unit: float  # its size, in seconds or bytecodes
     watch: type[Watch]
-    bounded: bool
+    bounded: bool  # True: Case.bound_us applies
 
 
 MICROSECONDS = Measure("microseconds", 1e-6, Watch, bounded=True)
@@ -301,7 +288,7 @@ BYTECODES = Measure("bytecodes", 1.0, BytecodeWatch, bounded=False)
 
 
 def tables(costs: Mapping[Case, Work], measure: Measure) -> list[str]:
-    """Return markdown, a table for each unit of work: what and way by rows."""
+    """Return a markdown table for each unit of work, with a column for each Case.rows."""
     return [
         _table(unit, {case: cost for case, cost in costs.items() if case.unit == unit}, measure)
         for unit in dict.fromkeys(case.unit for case in costs)

@@ -1,8 +1,8 @@
-"""How soon pictures are answered: `python -m benchmarks.picture_times --llama-server PATH`.
+"""Time the first text about a picture: `python -m benchmarks.picture_times --llama-server PATH`.
 
-Each conversation has a picture of its own, which no server has seen, and a second turn about it. Without
---mmproj both servers get a projector with random weights, as large as CLIP's base encoder. It takes as long,
-but what the model says means nothing.
+Each conversation has its own picture, which no server has seen, and a second turn about it. Without --mmproj,
+both servers get a projector with random weights, as large as CLIP's base encoder. It takes as long as a real
+one, but the replies mean nothing.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def write_projector(path: Path, model: Path) -> None:
 
 
 def picture_url(seed: int) -> str:
-    """Return a photo's stand-in: smooth noise of 640 x 480 pixels as a JPEG."""
+    """Return a data: URL of a stand-in for a photo: smooth noise, 640 x 480 pixels, JPEG."""
     library: Any = import_module("PIL.Image")
     coarse = np.random.default_rng(seed).integers(0, 256, (24, 32, 3), dtype=np.uint8)
     stream = io.BytesIO()

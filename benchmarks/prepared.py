@@ -1,7 +1,7 @@
-"""A session without a model, whose remaining time is the server's own work.
+"""Run a session without a model, so that only the server's own work takes time.
 
-It has prepared rows of logits, guesses with a set share of right ones, and a clock on which decodes take as
-long as a model's.
+Rows of logits are prepared, and a set share of guesses is right. On the session's clock, decodes take as long
+as a model's.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SizedVocabulary(FakeVocabulary):
 class Watch:
     """A clock on which every decode takes a model's time.
 
-    decoded_s: what all of them really took.
+    decoded_s: Seconds that all decodes really took.
     """
 
     def __init__(self) -> None:
@@ -75,13 +75,13 @@ class Watch:
         return time.perf_counter() + self._ahead_s
 
     def outside(self, work: Callable[[], object]) -> float:
-        """Return the seconds of this work without its decodes."""
+        """Return the seconds of `work` without its decodes."""
         decoded_s, began = self.decoded_s, time.perf_counter()
         work()
         return time.perf_counter() - began - (self.decoded_s - decoded_s)
 
     def hidden(self, work: Callable[[], object]) -> None:
-        """Do what a GPU's decode hides."""
+        """Do work that a GPU's decode hides."""
         began = time.perf_counter()
         work()
         spent_s = time.perf_counter() - began
@@ -93,7 +93,7 @@ class Watch:
 
 
 class PreparedBackend:
-    """A Backend whose logits depend on the position only, in an order without a period."""
+    """A Backend whose logits depend only on the position, and do not repeat with a period."""
 
     name = "prepared"
     chat_template: str | None = None
@@ -117,8 +117,8 @@ class PreparedBackend:
     ) -> None:
         """Make the backend.
 
-        decode_s: a model's time for a decode, by rows. errs: its rows differ from the lead's where a guess
-        shall be wrong.
+        decode_s: Returns a model's seconds for a decode of n rows. errs: True if its rows differ from the
+        lead's where a guess shall be wrong.
         """
         self.n_seqs = n_seqs
         self._lengths = [0] * n_seqs
@@ -145,7 +145,7 @@ class PreparedBackend:
         return out
 
     def _row(self, position: int) -> int:
-        """Return which row follows the token there."""
+        """Return the index of the logits after `position`."""
         return row_after(position + (self._errs and not _right(position + 1)))
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
@@ -172,7 +172,7 @@ class PreparedBackend:
 
 
 class PreparedBlock(PreparedBackend):
-    """A PredictionBlock that guesses like a draft model with `errs`.
+    """A PredictionBlock that guesses like a PreparedBackend with `errs`.
 
     Its hidden rows are as large as a large model's.
     """
@@ -192,7 +192,7 @@ class PreparedBlock(PreparedBackend):
         return np.zeros((n, N_EMBD), np.float32)
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        """Evaluate with the Python work of a llama.cpp context around a decode."""
+        """Decode with the Python work that a llama.cpp context does around it."""
         arrays, logits, own = self._arrays
         arrays.fill(batch)
         arrays.embed(hidden)
@@ -205,15 +205,15 @@ def prompt_of(n_vocab: int) -> list[int]:
 
 
 def row_after(position: int) -> int:
-    """Return the index of the row that follows the token there: as good as random."""
+    """Return the pseudo-random index of the logits after the token at `position`."""
     return (position * 2654435761 >> 16) % N_ROWS
 
 
 @functools.cache
 def make_rows(n_vocab: int, shape: str) -> Logits:
-    """Return normally distributed logits.
+    """Return logits of shape (N_ROWS, n_vocab), normally distributed unless `shape` is "falling".
 
-    peaked: with five likely tokens far above the rest. falling: as a small model has them in easy text, where
+    "peaked" adds five likely tokens far above the rest. "falling" is like a small model in easy text:
     probabilities fall with a power of the rank, the likeliest token has .6 to .996, and 4 to 400 tokens are
     within 12 of the largest logit.
     """
@@ -233,7 +233,7 @@ def make_rows(n_vocab: int, shape: str) -> Logits:
 
 
 class Script:
-    """The draw and the guess for each position. Pure."""
+    """The drawn token and the guesses for each position. Pure."""
 
     def __init__(self, rows: Logits, sampling: SamplingParams) -> None:
         self._rows = rows
@@ -266,9 +266,9 @@ def _right(position: int) -> bool:
 
 
 def say(rows: Logits, sampling: SamplingParams, n_tokens: int) -> Text:
-    """Return what a drafter with these rows draws.
+    """Return a text as a drafter with these rows draws it.
 
-    The last of each RIGHT_RUN tokens is replaced by the likeliest other one.
+    The last of each RIGHT_RUN tokens is replaced by the likeliest other token.
     """
     prompt, script = prompt_of(rows.shape[1]), Script(rows, sampling)
     said = list[int]()
@@ -282,7 +282,7 @@ def say(rows: Logits, sampling: SamplingParams, n_tokens: int) -> Text:
 
 
 class ScriptedDrafter(Drafter):
-    """A drafter that guesses DEPTH ahead, with `branches` also a second token wherever it is not sure.
+    """A drafter that guesses DEPTH ahead. With `branches` it adds a second guess where it is not sure.
 
     Its clock counts guesses only.
     """
@@ -315,9 +315,9 @@ class ScriptedDrafter(Drafter):
 
 
 class TimedSpeculator(Speculator):
-    """A speculator that times its draft model.
+    """A speculator that measures the model in the lead.
 
-    spent: in the latest step, outside decode, while a model in the lead guessed.
+    spent: Cost of its drafting in the latest step, outside decode.
     """
 
     spent = 0.0
@@ -325,7 +325,7 @@ class TimedSpeculator(Speculator):
     def __init__(self, policy: Policy, watch: Watch, **options: Any) -> None:
         """Make the speculator.
 
-        options: as Speculator takes them.
+        options: See Speculator.
         """
         super().__init__(policy, clock=watch, **options)
         if self._inline:
@@ -343,7 +343,7 @@ class TimedSpeculator(Speculator):
 
 
 class QuietBus:
-    """The part of Bus that has nothing to do here."""
+    """The methods of Bus that have nothing to do here."""
 
     def describe(self, presence: Presence) -> None: ...
     def close(self) -> None: ...
@@ -352,7 +352,7 @@ class QuietBus:
 class DirectBus(QuietBus):
     """A Bus for a lead and one worker in one process, on which messages arrive at once.
 
-    The worker drafts when it is told to.
+    The worker drafts only in draft().
     """
 
     def __init__(self, presence: Presence, drafter: Drafter, clock: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""Servers as child processes: start on a free port, wait for the health check, measure CPU time, end."""
+"""Run servers as child processes: start on a free port, wait until healthy, measure CPU time, end."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ class Command:
 
 
 Options: TypeAlias = dict[str, Any]
-"""Of a command line: see flags()."""
+"""Options for flags(), by name."""
 
 
 class Process:
     """A server on its own port.
 
-    Its output goes to a file, quoted if it does not start. company: a context entered around each request to
-    this server.
+    Its output goes to a file, whose end is quoted in errors. company: makes a context to enter around each
+    request to this server.
     """
 
     def __init__(self, command: Command, port: int | None = None) -> None:
-        """Make the process.
+        """Start the server.
 
-        port: a free one unless given.
+        port: None: a free port.
         """
         self.name = command.name
         self.drafts = command.drafts
@@ -80,9 +80,10 @@ class Process:
         self.stop()
 
     def wait_ready(self, n_drafters: int = 0, timeout_s: float = READY_S) -> None:
-        """Wait until GET /health is 200 and n_drafters are there.
+        """Wait until GET /health is 200 and lists n_drafters or more.
 
-        A command that drafts has one at least, unless the draft model is in the lead. Raises StartupError.
+        If the command drafts, wait for at least one, unless the draft model is in the lead. Raises
+        StartupError.
         """
         deadline = time.monotonic() + timeout_s
         while not self._ready(n_drafters):
@@ -92,7 +93,7 @@ class Process:
             time.sleep(READY_POLL_S)
 
     def wait_calm(self) -> None:
-        """Wait until it computes nothing, MOST_CALMING_S at most; not at all if /proc does not tell."""
+        """Wait, at most MOST_CALMING_S, until the server is idle; give up if /proc does not tell."""
         deadline = time.monotonic() + MOST_CALMING_S
         while time.monotonic() < deadline:
             share = idle_cpu([self], CALM_S)[0]
@@ -100,7 +101,7 @@ class Process:
                 return
 
     def check_alive(self) -> None:
-        """Raise StartupError if it has ended."""
+        """Raise StartupError if the server ended."""
         status = self._process.poll()
         if status is not None:
             raise StartupError(f"{self.name} ended with status {status}: {self._last_lines()}")
@@ -116,21 +117,21 @@ class Process:
         return bool(health) and len(drafters) >= n_drafters
 
     def health(self) -> dict[str, Any]:
-        """Return GET /health, empty unless the answer is 200 and an object."""
+        """Return the object of GET /health; {} unless the status is 200."""
         try:
             return dict(call_json(self.port, "/health", timeout_s=HEALTH_S))
         except (ReplyError, ValueError, TypeError):
             return {}
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU time so far of the process and its descendants, or None if /proc does not tell."""
+        """Return the CPU seconds so far of the process and its descendants; None without /proc."""
         try:
             return _tree_cpu_seconds(self._process.pid)
         except OSError:
             return None
 
     def memory_bytes(self) -> int | None:
-        """Return the resident memory of the main process; None where /proc does not tell."""
+        """Return the resident bytes of the main process; None if /proc lacks them."""
         try:
             status = Path(f"/proc/{self._process.pid}/status").read_text()
         except OSError:
@@ -143,11 +144,11 @@ class Process:
         return self._process.pid
 
     def wait(self) -> int:
-        """Wait until it ends by itself and return its exit status."""
+        """Wait until the server ends by itself, and return its exit status."""
         return self._process.wait()
 
     def stop(self) -> None:
-        """Ask it to end, insist after END_S. Harmless when it has ended."""
+        """Ask the server to end; kill it after END_S. May be called twice."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -158,7 +159,7 @@ class Process:
         self._log.close()
 
     def restart(self) -> None:
-        """End it and start it again, on another port. Returns when it is ready. Raises StartupError."""
+        """Start the server again on another port, and wait until it is ready. Raises StartupError."""
         self.stop()
         self._start(free_port())
         self.wait_ready()
@@ -197,9 +198,10 @@ def _tree_cpu_seconds(root: int) -> float:
 
 
 def start(stack: ExitStack, commands: Iterable[Command]) -> list[Process]:
-    """Start servers one after the other, each calm before the next, and return them.
+    """Start servers one after the other, each once the one before is idle, and return them.
 
-    What a server measures after its start decides how it drafts. The stack ends them. Raises StartupError.
+    Otherwise a start would disturb a server's measurements, which decide how it drafts. The stack ends
+    servers. Raises StartupError.
     """
     started: list[Process] = []
     for command in commands:
@@ -210,7 +212,7 @@ def start(stack: ExitStack, commands: Iterable[Command]) -> list[Process]:
 
 
 def idle_cpu(processes: Sequence[Process], seconds: float) -> list[float | None]:
-    """Return each process's share of one core while nobody asks anything."""
+    """Return each process's share of one core during `seconds`; None if unknown."""
     before = [process.cpu_seconds() for process in processes]
     time.sleep(seconds)
     after = [process.cpu_seconds() for process in processes]
@@ -218,12 +220,12 @@ def idle_cpu(processes: Sequence[Process], seconds: float) -> list[float | None]
 
 
 def on_device(device: int | None) -> tuple[str, ...]:
-    """Return what precedes a command line so that it sees this CUDA device only; None: all devices."""
+    """Return the prefix that shows a command only this CUDA device; empty if `device` is None."""
     return () if device is None else ("env", f"CUDA_VISIBLE_DEVICES={device}")
 
 
 def options_of(args: argparse.Namespace, *names: str, **more: object) -> Options:
-    """Return these arguments of a program, and more."""
+    """Return the named arguments of a program, and `more`."""
     return {name: vars(args)[name] for name in names} | more
 
 
@@ -258,6 +260,6 @@ def llama_server(binary: Path, *more: str, device: int | None = None, **options:
 
 
 def drafter(name: str, *, device: int | None = None, **options: object) -> Command:
-    """Return a drafter of this name on a CUDA device."""
+    """Return the command of a drafter on a CUDA device."""
     line = (*on_device(device), sys.executable, "-m", "drafters", *flags(name=name, **options))
     return Command(name, line)

@@ -1,4 +1,4 @@
-"""What the programs share: flags, one line for an error, and where a result goes."""
+"""Shared parts of the programs: flags, one line for an error, and the output of a result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make_parser(name: str, what: str, *shared: str, **defaults: Any) -> argparse
 
 
 def numbers(text: str) -> list[int]:
-    """Return the numbers: "1,4" is [1, 4]. Raises ValueError for numbers below 1."""
+    """Parse numbers: "1,4" is [1, 4]. Raises ValueError for numbers below 1."""
     found = [int(part) for part in text.split(",") if part]
     if min(found, default=1) < 1:
         raise ValueError(text)
@@ -59,9 +59,9 @@ def floats(text: str) -> list[float]:
 def main(
     make: Callable[[], argparse.ArgumentParser], measure: Callable[[argparse.Namespace], Result]
 ) -> Callable[..., int]:
-    """Return a program: it parses its command line, measures, prints the section and appends it where asked.
+    """Return a program that parses its command line, measures, prints the section and appends it to a file.
 
-    The program returns the exit status; its command line is that of the process unless it is given one.
+    The program takes its command line as an argument (default: the process's), and returns the exit status.
     """
 
     def run(argv: Sequence[str] | None = None) -> int:
@@ -80,7 +80,7 @@ def main(
 
 
 def status_of(name: str, work: Callable[[], object]) -> int:
-    """Return the exit status of a program that does this; an error becomes a line.
+    """Call `work`, and return the program's exit status; print an error as one line.
 
     SIGTERM and Ctrl-C leave through the with blocks, which end the servers.
     """

@@ -1,8 +1,8 @@
-"""Python of a step of many sessions for which nobody has a guess: `python -m benchmarks.quiet --sessions 56`.
+"""Time Python in a step of many sessions without guesses: `python -m benchmarks.quiet --sessions 56`.
 
-As benchmarks.overhead, with text that hardly ever repeats. Either all sources rest, or they are awake:
-somebody is asked, lookups search, a drafter has sessions. The gate is off then, since it would have them
-rest. What a GPU's decode hides does not count.
+As in benchmarks.overhead, but with text that hardly ever repeats. Either all sources rest, or they are awake:
+the proposer is asked, lookups search, a drafter has sessions. If they are awake, the gate is off, since it
+would let them rest. Work that a GPU's decode hides does not count.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ AWAKE = (NOBODY, ASKED, LOOKUPS, DRAFTERS)
 
 
 class RandomBackend(PreparedBackend):
-    """A GPU backend whose rows each make another token likeliest, in random order."""
+    """A GPU backend that makes a random token the likeliest in each row."""
 
     overlaps = True
 
@@ -67,12 +67,12 @@ class DeafBus(QuietBus):
 
 
 class QuietLead:
-    """Decoding sessions, warmed up."""
+    """A lead with sessions, warmed up."""
 
     def __init__(self, awake: str, n_sessions: int, watch: Watch, *, prompts: bool) -> None:
         """Make the lead.
 
-        awake: of AWAKE. prompts: in each step one session ends and another one begins.
+        awake: One of AWAKE. prompts: in each step one session ends and another one begins.
         """
         self._rng = np.random.default_rng(0)
         self._watch, self._prompts = watch, prompts
@@ -87,7 +87,7 @@ class QuietLead:
             self.step()
 
     def step(self) -> float:
-        """Return what the watch measured outside the decode and what this hides."""
+        """Return a step's cost (watch's unit) without the decode and what this hides."""
         if self._prompts:
             self._engine.cancel(self._live.pop(0))
             self._begin()
@@ -124,9 +124,9 @@ def _ignore(_: int, event: Event) -> None: ...
 
 
 def measure(n_sessions: int, n_steps: int, watch: type[Watch]) -> Mapping[str, Sequence[float]]:
-    """Return medians of a step by who is awake, without prompts and with.
+    """Return a step's median costs by who is awake: without prompts, with prompts.
 
-    Kinds take turns, step by step.
+    The leads take turns, step by step.
     """
     kinds = [(awake, prompts) for awake in AWAKE for prompts in (False, True)]
     leads = [QuietLead(awake, n_sessions, watch(), prompts=prompts) for awake, prompts in kinds]

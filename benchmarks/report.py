@@ -1,4 +1,4 @@
-"""Results for people: markdown tables and sections, and the machine they were measured on."""
+"""Format results: markdown tables and sections, and the machine on which they were measured."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from server.flags import n_cores
 
 
 def table(heads: Sequence[str] | str, rows: Iterable[Sequence[str]], n_words: int = 1) -> str:
-    """Return markdown.
+    """Return a markdown table.
 
     Args:
-        heads: Of the columns, also as one text with bars between.
-        rows: Their cells.
-        n_words: Columns at the left that are words; the others are numbers.
+        heads: Heads of the columns, also as one text with bars between.
+        rows: The cells.
+        n_words: Number of columns at the left that are words; the others are numbers.
     """
     heads = heads.split(" | ") if isinstance(heads, str) else heads
     rule = ["---"] * n_words + ["---:"] * (len(heads) - n_words)
@@ -69,7 +69,7 @@ def model_line(model: Path) -> str:
 
 
 def arguments(argv: Sequence[str]) -> str:
-    """Return the arguments as typed, with file names in place of paths, which tell of one machine only."""
+    """Return the arguments as typed, but with file names in place of paths, which differ by machine."""
     return " ".join(Path(arg).name if "/" in arg else arg for arg in argv)
 
 

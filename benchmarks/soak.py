@@ -1,9 +1,9 @@
-"""Whether a lead that lives long stays as it was: its memory, descriptors, threads, latency and acceptance.
+"""Check that a long-lived lead keeps its memory, descriptors, threads, latency and acceptance.
 
-Clients ask a lead with two drafters, the bundled models as F32, for replies of every kind and compare each
-with that of a quiet lead. Others hold conversations that nobody had before, and faults come and go as in
-tests/chaos, except those that end the lead. What the lead remembers of conversations is filled first, since a
-memory that fills looks like a leak, and the states that --cache-ram bounds are not counted.
+Clients ask a lead with two drafters (the bundled models as F32) for replies of every kind, and compare each
+reply with a quiet lead's. Other clients hold conversations that nobody had before. Faults come and go as in
+tests/chaos, except those that end the lead. First, the lead's memory of conversations is filled, since a
+memory that fills looks like a leak. States that --cache-ram bounds are not counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WARM_SHARE = 0.25  # of the time, before the slope is taken: caches fill. Half: 
 TABLE_ROWS = 12  # of the table
 REPLY_TOKENS = 64  # of a conversation's reply
 N_FILLING = 4  # conversations at once that fill the lead's memory: its slots
-TALKS_ON_S = 0.01  # after the last fault: who talks to a lead that is stopped has no answer before
+TALKS_ON_S = 0.01  # after the last fault, since a lead that is stopped answers only then
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -51,7 +51,7 @@ class Sample:
 
 
 def talking(system: System, chance: Random) -> Heal:
-    """Ask something new, with caches that know nothing of it."""
+    """Start to ask prompts with a new salt; return a call that stops."""
     stopped, salt = threading.Event(), chance.randrange(1 << 30)
     failures: list[Exception] = []
 
@@ -80,7 +80,7 @@ TALK = Fault("somebody talks", "talking", talking)
 
 
 def fill(port: int) -> None:
-    """Hold as many conversations as a lead remembers the tokens of. Raises ReplyError."""
+    """Hold as many conversations as a lead can remember. Raises ReplyError."""
 
     def hold(prompt: Prompt) -> None:
         client.ask(port, prompt, REPLY_TOKENS, more={"speculative": False})
@@ -91,7 +91,7 @@ def fill(port: int) -> None:
 
 
 def soak(minutes: float) -> tuple[list[Sample], list[str]]:
-    """Return the samples, and what was wrong."""
+    """Return the samples and the problems found."""
     samples: list[Sample] = []
     problems: list[str] = []
     with ExitStack() as stack:
@@ -125,7 +125,7 @@ def _sample(chaos: Chaos, at_s: float) -> Sample:
 
 
 def slope(samples: Sequence[Sample]) -> float:
-    """Return the growth of memory per hour, as a share, after the warm-up."""
+    """Return the growth of memory per hour after the warm-up, as a share."""
     warm = samples[int(WARM_SHARE * len(samples)) :]
     line = linear_regression([one.at_s for one in warm], [one.memory for one in warm])
     return line.slope * 3600 / line.intercept
@@ -146,7 +146,7 @@ def _row(part: Sequence[Sample]) -> list[float]:
 
 
 def plot(values: Sequence[float]) -> str:
-    """Return a bar for each value, from the least of them to the most."""
+    """Return a bar for each value, scaled from the least value to the most."""
     least, most = min(values), max(values)
     return "".join(BARS[round((len(BARS) - 1) * (value - least) / ((most - least) or 1))] for value in values)
 

@@ -1,7 +1,7 @@
-"""How soon duo answers when it is started again: `python -m benchmarks.starts --rounds 7`.
+"""Time duo's first answer after a restart: `python -m benchmarks.starts --rounds 7`.
 
-Asks as soon as the lead is ready, as a user does who waits for the page. One start before the measured ones
-is left alone until it computes nothing, so that it has measured its steps.
+The question comes as soon as the lead is ready, as from a user who waits for the page. Before the measured
+starts, one start is left alone until it is idle, so that it has measured its steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def started(command: Command, max_tokens: int) -> tuple[float, float]:
     """Start duo, ask, and end it. Raises DuoError.
 
     Returns:
-        Seconds from the command until it is ready, and until the first word.
+        Seconds from the command until duo is ready, and until the first word.
     """
     began = time.perf_counter()
     with Process(command) as process:

@@ -1,8 +1,8 @@
-"""Measure what it costs to store a reply: `python -m benchmarks.stored`.
+"""Measure the cost of storing a reply: `python -m benchmarks.stored`.
 
-Prints CPU time per token of the event loop's thread, for a plain stream and for one that is also stored in
-Redis so that another lead can continue it, and of the thread that writes to Redis. The engine's thread does
-nothing for it. A toy speaks, over the real API and a private Redis.
+Prints CPU time per token of the event loop's thread and of the thread that writes to Redis. A plain stream is
+compared with one that is also stored in Redis, so that another lead can continue it. Storing takes nothing of
+the engine's thread. A script stands for the model; API and (private) Redis are real.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MICRO = 1e6
 
 
 async def replies(scripts: list[Script], states: list[Services], n_tokens: int, body: dict[str, Any]) -> None:
-    """Have all replies speak at once, a token each time."""
+    """Stream all replies at once, one token of each at a time."""
     calls = [
         Call(state, path="/v1/responses", body={"input": "hello", "stream": True, **body}) for state in states
     ]
@@ -44,7 +44,7 @@ async def replies(scripts: list[Script], states: list[Services], n_tokens: int, 
 
 
 def measured(work: Callable[[], Awaitable[None]], store: RedisStore | None) -> tuple[float, float]:
-    """Return the seconds of CPU time that this thread takes, and the one that writes to Redis."""
+    """Return the CPU seconds of this thread during `work`, and of the thread that writes to Redis."""
 
     async def run() -> tuple[float, float]:
         began = time.thread_time()
@@ -62,7 +62,7 @@ def measured(work: Callable[[], Awaitable[None]], store: RedisStore | None) -> t
 def cost(n_replies: int, n_tokens: int, url: str | None) -> tuple[float, float]:
     """Return microseconds of CPU time for a reply: of the event loop's thread, and of the store's.
 
-    url: of the Redis that the replies are stored in; None: they are not stored.
+    url: The Redis that stores the replies; None: they are not stored.
     """
     store = RedisStore(url, "stored", group=LeadGroup("group", "lead")) if url else None
     scripts = [Script(STARTED) for _ in range(n_replies)]

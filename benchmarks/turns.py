@@ -1,10 +1,11 @@
-"""How soon a turn of a conversation begins: `python -m benchmarks.turns --llama-server PATH`.
+"""Time the first text of a conversation's turns: `python -m benchmarks.turns --llama-server PATH`.
 
-duo beside llama-server: same GGUF file, threads and conversations, request by request in turn, in one run.
-For each history: a new conversation, its next turn, a title asked for in between, conversations that share a
-system prompt and take turns in rotation, the first conversation again, and once more after both servers were
-stopped and started. llama-server's slot is saved before that and restored after, which counts as part of its
-turn; duo does that by itself. Each server is sent its own replies.
+duo and llama-server run at once, with the same GGUF file, threads and conversations, and answer request by
+request in turn. For each length of history: a new conversation, its next turn, a title asked for in between,
+conversations that share a system prompt and take turns in rotation, the first conversation again, and once
+more after both servers were restarted. llama-server must be told to save its slot before the restart and to
+restore it after; restoring counts as part of its turn. duo does both by itself. Each server is sent its own
+replies.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Author:
         self._n_written = 0
 
     def opening(self, n_tokens: int) -> list[Message]:
-        """Return messages of n_tokens in all, without the template's; the user is first and last."""
+        """Return messages of n_tokens in all, without the template's. First and last are the user's."""
         pieces = self._pieces(n_tokens)
         texts = ["".join(pieces[i : i + MESSAGE_TOKENS]) for i in range(0, len(pieces), MESSAGE_TOKENS)]
         if len(texts) % 2 == 0:
@@ -119,7 +120,7 @@ class Sample:
     scenario: str
     history: int
     turns: tuple[Reply, ...]
-    restore_ms: float = 0.0  # what llama-server spent on loading the saved conversation; added to its time
+    restore_ms: float = 0.0  # time in which llama-server loaded the saved conversation; added to its time
 
     @property
     def ms(self) -> tuple[float, ...]:
@@ -147,7 +148,7 @@ def table(samples: Sequence[Sample]) -> str:
 
 
 def _cells(samples: Sequence[Sample]) -> list[str]:
-    """Return medians; the prompt's tokens are duo's, the ratio is of duo's time to llama-server's."""
+    """Return medians. The prompt's tokens are duo's; the ratio is duo's time to llama-server's."""
     by_server = list(zip(*(sample.turns for sample in samples), strict=True))
     ms = [f"{median(times):.1f}" for times in zip(*(sample.ms for sample in samples), strict=True)]
     ratio = median(ours / theirs for ours, theirs in (sample.ms for sample in samples))
@@ -160,16 +161,16 @@ def _cells(samples: Sequence[Sample]) -> list[str]:
 
 
 def settle(processes: Sequence[Process]) -> None:
-    """Wait until they take no CPU, at most MOVED_S, so that saving does not slow the other server."""
+    """Wait, at most MOVED_S, until the servers use no CPU: one that saves would slow the other."""
     deadline = time.monotonic() + MOVED_S
     while any(idle_cpu(processes, TURN_POLL_S)) and time.monotonic() < deadline:
         pass
 
 
 class Contest:
-    """duo and llama-server, and the samples.
+    """Asks duo and llama-server, and keeps the samples.
 
-    Each request goes first to another server.
+    The server that is asked first alternates.
     """
 
     def __init__(self, servers: Sequence[Process], author: Author, args: argparse.Namespace) -> None:
@@ -206,9 +207,9 @@ class Contest:
         self._restart(history, conversation)
 
     def _rotate(self, history: int) -> None:
-        """Take turns of conversations with one system prompt.
+        """Take turns of conversations that share a system prompt.
 
-        The first one's first turn is cold and not noted.
+        The first turn of the first one is cold, so it is not noted.
         """
         n_system = min(self._n_system, history)
         system = self._author.system(n_system)
@@ -221,9 +222,9 @@ class Contest:
             self._note(SECOND, history, self._go_on(conversation))
 
     def _restart(self, history: int, conversation: Conversation) -> None:
-        """Restart the servers.
+        """Restart the servers, and take a turn.
 
-        llama-server must be asked to save and restore its latest conversation.
+        llama-server must be told to save and restore its latest conversation.
         """
         ours, theirs = self._servers
         slots: list[dict[str, Any]] = call_json(theirs.port, "/slots")
@@ -244,7 +245,7 @@ class Contest:
         return self._ask(conversation)
 
     def _ask(self, conversation: Conversation) -> list[Reply]:
-        """Return each server's turn in order; the replies join the conversation."""
+        """Ask each server, return the turns in order, and add the replies to the conversation."""
         n = len(self._servers)
         turns: dict[int, Reply] = {}
         for i in ((self._n_asked + j) % n for j in range(n)):
@@ -264,7 +265,7 @@ class Contest:
 
 
 def commands(args: argparse.Namespace, directory: Path) -> tuple[Command, Command]:
-    """Return duo and llama-server, with directories of their own in this one."""
+    """Return duo and llama-server; each has a folder of its own in `directory`."""
     common = options_of(args, "model", "ctx_size", "parallel", "threads", "cache_ram")
     ours: Options = {"cache_dir": directory / "duo", "cache_disk": args.cache_disk, "draft_max": 0}
     theirs: Options = {"slots": True, "slot_save_path": f"{directory / 'llama'}/", "cache_reuse": 256}
@@ -275,7 +276,7 @@ def commands(args: argparse.Namespace, directory: Path) -> tuple[Command, Comman
 
 
 def compare(args: argparse.Namespace) -> list[Sample]:
-    """Run all. Raises DuoError."""
+    """Run rounds. Raises DuoError."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="duo-turns-")))
         for name in ("duo", "llama"):

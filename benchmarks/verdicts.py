@@ -1,4 +1,4 @@
-"""One server against another over all prompts: what README claims and what issue tables ask for. Pure."""
+"""Compare two servers over all prompts, as README's claims and issues' tables do. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADS = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One server against another; every ratio is above 1 where the first has or takes more."""
+    """Two servers compared; every ratio is above 1 if the first has or takes more."""
 
     in_all: float | None  # of tokens per second while decoding, over all replies together
     with_prompts: float  # of tokens per second from the requests to the ends
@@ -35,7 +35,7 @@ class Verdict:
 
 
 def verdict(heats: Sequence[Heat], ours: int, theirs: int) -> Verdict:
-    """Return how server `ours` does beside server `theirs`, both by their place in the replies.
+    """Compare server `ours` with server `theirs`, given by their indices in the replies.
 
     Raises:
         ValueError: There is no heat.
@@ -76,7 +76,7 @@ def _rate_with_prompts(replies: Sequence[Reply]) -> float:
 
 
 def best_drafting(names: Sequence[str], heats: Sequence[Heat]) -> int | None:
-    """Return the place of the fastest llama-server that drafts, None if there is none."""
+    """Return the index of the fastest llama-server that drafts, None if there is none."""
     rates = {
         i: _rate_in_all([heat.replies[i] for heat in heats]) or 0.0
         for i, name in enumerate(names)
@@ -86,10 +86,10 @@ def best_drafting(names: Sequence[str], heats: Sequence[Heat]) -> int | None:
 
 
 def pairs_of(names: Sequence[str], heats: Sequence[Heat]) -> list[tuple[int, int]]:
-    """Return who is compared with whom, by their places.
+    """Return the pairs of servers to compare, by index.
 
-    Every duo is compared with llama-server without drafts, every duo that drafts with the best
-    llama-server that drafts and with duo without drafts.
+    Every duo is compared with llama-server without drafts. Every duo that drafts is also compared with the
+    best llama-server that drafts, and with duo without drafts.
     """
     if not heats:
         return []
@@ -136,7 +136,7 @@ def _row(
 
 
 def kinds_table(names: Sequence[str], heats: Sequence[Heat]) -> str:
-    """Return markdown: tokens per second of all replies of a kind together, for each server."""
+    """Return markdown: each server's tokens per second, over all replies of a kind together."""
     kinds = list(dict.fromkeys(heat.prompt.kind for heat in heats))
     rows = [
         [

@@ -1,8 +1,9 @@
-"""The bundled target with the prediction block (MTP) that was trained for it, as one GGUF file.
+"""Write the bundled target with the prediction block (MTP) that was trained for it, as one GGUF file.
 
-`python -m benchmarks.with_block --out FILE`: of architecture mimo2, which has such blocks and else computes
-what the target's own architecture does, up to rounding. `benchmarks.inflate` enlarges it. With `--blocks 3`
-the block is there three times, each for its depth: guesses are those of one, at the cost of several.
+`python -m benchmarks.with_block --out FILE` writes a model of architecture mimo2, which has such blocks
+and otherwise computes what the target's own architecture does, up to rounding. `benchmarks.inflate`
+enlarges the model. With `--blocks 3` the file has the block three times, once for each depth: guesses are
+those of one block, at the cost of three.
 """
 
 from __future__ import annotations

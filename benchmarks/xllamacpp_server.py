@@ -1,7 +1,7 @@
-"""llama.cpp's newest server out of the package xllamacpp, with the flags of llama-server that compare uses.
+"""Run llama.cpp's newest server, from the package xllamacpp, with llama-server's flags that compare uses.
 
 `python -m benchmarks.compare --llama-server PYTHON` runs this file with that interpreter, which has the
-package; duo's own environment need not have it, so nothing of duo is imported here.
+package. duo's own environment need not have it, so nothing of duo is imported here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def parameters(package: Any, args: argparse.Namespace) -> Any:
-    """Return the CommonParams of these flags; what is not given keeps llama-server's default."""
+    """Return the CommonParams of these flags; flags that are not given keep llama-server's defaults."""
     params = package.CommonParams()
     params.model.path = args.model
     params.mmproj.path = args.mmproj or params.mmproj.path

@@ -127,7 +127,7 @@ def replay_drafter(settings: DrafterSettings) -> ReplayDrafter:
 
 
 def read_texts(path: Path) -> list[list[int]]:
-    """Read texts, prompts included: a JSON list of token ids per line. Raises StartupError."""
+    """Read texts with their prompts: each line is a JSON list of token ids. Raises StartupError."""
     try:
         lines = path.read_bytes().splitlines()
         return [_TOKENS.validate_json(line) for line in lines if line.strip()]

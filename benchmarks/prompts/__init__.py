@@ -1,8 +1,8 @@
 """The prompts that every benchmark asks.
 
-GENERAL is what claims are measured with: 60 prompts on facts, code, writing, mathematics, chat, extraction,
-one document of 3,000 tokens and several turns. No model or setting of duo is tuned for them. PYTHON suits the
-toy pair, which knows nothing else; golden runs under the virtual clock ask it.
+Claims are measured with GENERAL: 60 prompts on facts, code, writing, mathematics, chat, extraction, one
+document of 3,000 tokens and several turns. No model or setting of duo is tuned for them. PYTHON suits the toy
+pair, which knows nothing else; golden runs under the virtual clock use it.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Prompt:
 def load(n: int | None = None, subject: str = GENERAL) -> list[Prompt]:
     """Return prompts spread evenly over the kinds of a subject.
 
-    Prompts that offer tools are left out: how a reply calls a tool is no matter of decoding speed.
+    Prompts that offer tools are left out, since tool calls say nothing about decoding speed.
 
     Args:
-        n: How many; all if None or if there are fewer.
+        n: Number of prompts; all if None or if there are fewer.
         subject: GENERAL or PYTHON.
     """
     document = (FOLDER / "document.txt").read_text().strip()
@@ -67,7 +67,7 @@ def load(n: int | None = None, subject: str = GENERAL) -> list[Prompt]:
 
 
 def hard() -> list[Prompt]:
-    """Return sampled prompts without an end that the toy pair was not trained for.
+    """Return prompts for endless sampled replies, for which the toy pair was not trained.
 
     The toy draft model is right for a quarter of their tokens.
     """

@@ -65,7 +65,7 @@ class CompletionAnswer(Answer):
 
     @abstractmethod
     def _delta(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the fields of a choice in a chunk with one piece or none."""
+        """Return the fields of a streamed choice that hold `pieces` (at most one)."""
 
     def _next_portion(self, choice: ReplyChoice) -> Portion:
         """Take the part of a choice to be sent now, in this answer's format."""

@@ -38,7 +38,7 @@ class Pace:
     __slots__ = ("_at", "_every_s", "_frame_s", "_next_frame", "_sent_at", "_step_s", "n_waiting")
 
     def __init__(self, frame_s: float = FRAME_S) -> None:
-        """Begin a stream. Portions are at least frame_s seconds apart; only longer steps are spread."""
+        """Begin a stream. frame_s: least seconds between two portions; only longer steps are spread."""
         self._frame_s = frame_s
         self.n_waiting = 0  # number of tokens that are not sent yet
         self._at = 0.0  # time of the latest step

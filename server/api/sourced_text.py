@@ -24,9 +24,9 @@ class SourcedText:
         self._text += text
 
     def take_sources(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:
-        """Return the text and the source of each token at `spans` that `reader` has found to be content.
+        """Return the text and the source of each token at `spans` that `reader` has read as content.
 
-        Each token of a reply must be passed once, in order. So the joined texts are the reply's content. A
+        Pass each token of a reply once, in order; the returned texts then join to the reply's content. A
         character that two tokens share belongs to the first token.
         """
         found: list[dict[str, str | None]] = []

@@ -250,7 +250,7 @@ class PrefixCache:
         return length + TEMPLATE >= resident.n_prompt
 
     def _claim_loss(self, seq: int, n_kept: int = 0) -> tuple[bool, float, int, int]:
-        """Return a sort key: the loss if this idle sequence is claimed, and n_kept of its tokens stay."""
+        """Return a sort key: the loss from claiming this idle sequence if n_kept of its tokens stay."""
         resident = self._residents[seq]
         if not resident.tokens:
             return False, 0.0, 0, resident.last_used

@@ -202,7 +202,7 @@ class Snapshots:
             self._carriers.close()
 
     def counters(self) -> TierCounts:
-        """Return statistics, updated by the engine's calls of other methods. Safe from any thread."""
+        """Return counts and bytes, which the engine's calls of other methods update. Safe from any thread."""
         entries = list(self._catalogue.entries.values())
         return replace(
             self._counts,

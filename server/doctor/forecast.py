@@ -38,7 +38,7 @@ Schedule: TypeAlias = Callable[[Sequence[Guess], float], float]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where drafts are made."""
+    """A device that drafts."""
 
     guess_s: float  # seconds that a guess takes
     latency_s: float = 0.0  # seconds from the device to the lead

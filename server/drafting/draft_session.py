@@ -93,8 +93,8 @@ class DraftSession:
         """Add the tokens that the lead committed.
 
         Returns:
-            False if the session is lost until the next Open, because tokens before these are missing, or
-            these contradict tokens committed before.
+            False if earlier tokens are missing, or if the tokens contradict committed ones. The session is
+            then lost until the next Open.
         """
         self.has_new_tokens = True
         known = max(0, self.n_committed - message.base)

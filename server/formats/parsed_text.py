@@ -19,9 +19,9 @@ class ParsedText:
         """Begin a reply.
 
         Args:
-            stops: Strings in the content that end the reply; neither they nor what follows is emitted.
-            n_indent: Minimum indentation, in spaces, of each line of content but the first; less ends the
-                reply.
+            stops: Strings in the content that end the reply; a stop string and later text are not emitted.
+            n_indent: Minimum indentation, in spaces, of each line of content but the first; a line with less
+                ends the reply.
             plain: True if all of the text is content.
         """
         self.n_parsed = 0  # characters whose meaning is certain

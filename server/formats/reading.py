@@ -42,8 +42,9 @@ class MessageReader(ParsedText):
         Args:
             form: How to read the reply.
             call_id: Given a call's number, returns its id, if the model gives none.
-            stops: Strings in the content that end the reply; neither they nor what follows is emitted.
-            n_indent: Minimum indentation, in spaces, of later lines of content; less ends the reply.
+            stops: Strings in the content that end the reply; a stop string and later text are not emitted.
+            n_indent: Minimum indentation, in spaces, of later lines of content; a line with less ends the
+                reply.
         """
         super().__init__((*form.stops, *stops), n_indent, plain=form.plain)
         self.form = form
@@ -115,7 +116,7 @@ class MessageReader(ParsedText):
         return bool(self._buffer)
 
     def _read_thoughts(self) -> bool:
-        """Read thoughts, without white space at their end, up to a marker; return True if there is one."""
+        """Read thoughts up to a marker, without white space at their end; return True if a marker came."""
         found = self._in_thoughts.first(self._buffer, ended=self._ended)
         n = len(self._buffer[: found.at].rstrip())
         self._emit_thought(n)

@@ -156,7 +156,7 @@ def _common_types(one: Sequence[str], other: Sequence[str]) -> list[str]:
 
 
 def _of_one_type(schema: Schema) -> list[Schema]:
-    """Return a schema for each type that `schema` names, or one with `enum` if it lists its values."""
+    """Split `schema` into one schema for each type; if it lists values, return at most one, with `enum`."""
     values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
     rest = {key: value for key, value in schema.items() if key not in ("enum", "const")}
     types = _type_names(schema) if "type" in schema else None

@@ -82,7 +82,7 @@ Size: TypeAlias = tuple[int, int]
 
 
 def _regular_sizes(rules: Rules, budget: Budget) -> dict[str, Size]:
-    """Return the sizes of the rules that can be one lexeme: no recursion, no tokens, not too large."""
+    """Return the sizes of the rules that can be one lexeme: no recursion or tokens, and small enough."""
     order = TopologicalSorter({name: references(node) for name, node in rules.items()})
     with suppress(CycleError):
         order.prepare()  # so rules that depend on a circle of rules never become ready

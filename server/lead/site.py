@@ -1,4 +1,4 @@
-"""Describe where a lead serves, and announce it."""
+"""Describe the addresses of a lead, and announce it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOBODY = "192.0.2.1", 9  # address and port that no machine has (RFC 5737)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a lead serves and who drafts for it: socket, Redis, threads, draft models, join commands."""
+    """A lead's addresses and drafting: socket, Redis, threads, draft models, join commands."""
 
     listener: socket.socket  # the listening socket
     redis_url: str | None  # the Redis through which drafters connect

@@ -90,7 +90,7 @@ def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
 
 
 def free_memory() -> int:
-    """Return the bytes that this process may still take, by meminfo and its cgroup v2 limit."""
+    """Return the bytes that this process may still take, by /proc/meminfo and its cgroup's limit (v2)."""
     try:
         free = _read_numbers(PROC / "meminfo")["MemAvailable:"] << 10
     except (OSError, KeyError):

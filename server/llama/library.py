@@ -148,7 +148,7 @@ def with_attention(options: LlamaOptions, attention: Literal["on", "off"]) -> Ll
 def default_cells(
     path: Path, n_sessions: int, weights: Weights | None = None, rope: Rope | None = None
 ) -> int:
-    """Return the KV cells for n_sessions conversations: each a whole context, at most MOST_CTX tokens."""
+    """Return the number of KV cells for n_sessions whole contexts of at most MOST_CTX tokens each."""
     start_library()  # its log goes to logging from here on
     changed = weights.overrides if weights else ()
     trained = trained_context(path, {override.key: override.value for override in changed})

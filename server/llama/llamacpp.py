@@ -84,7 +84,7 @@ class LlamaVocabulary:
         return longest
 
     def _cuts_at(self, attributes: list[int], special: bool) -> Cuts:
-        """Return Cuts at added words and, if `special`, at control tokens, given each token's attributes."""
+        """Return the Cuts at added words, and at control tokens if `special`. attributes: flags by token."""
         found = _ADDED | (_CONTROL if special else 0)
         marks = {text: attributes[token] for text, token in self.added.items() if attributes[token] & found}
         keeps_space = (text for text, attribute in marks.items() if not attribute & C.LLAMA_TOKEN_ATTR_LSTRIP)
@@ -206,9 +206,9 @@ class LlamaBackend(LlamaContext):
     def _can_trim(self, elsewhere: bool) -> bool:
         """Return True if sequences can be trimmed. Raise StartupError if the model cannot be evaluated.
 
-        A trial decode shows that. It is skipped if the model is on the CPU and keeps only cells; any other
-        model may have a state that cannot be trimmed, or a device with too little memory. A trial takes up to
-        4 s on busy cores, because threads wait for each other.
+        A trial decode finds this out. It is skipped for a model on the CPU that keeps only KV cells. Any
+        other model may have a state that cannot be trimmed, or a device with too little memory. A trial takes
+        up to 4 s on busy cores, because threads wait for each other.
 
         Args:
             elsewhere: True if devices other than the CPU compute layers.

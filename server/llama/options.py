@@ -97,7 +97,7 @@ def tensor_places(texts: Sequence[str], *, cpu_moe: bool, n_cpu_moe: int) -> tup
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Where a model's weights are kept, and modifications of the model."""
+    """Placement of a model's weights on devices, and modifications of the model."""
 
     n_gpu_layers: int = -1  # -1: all, if there is a GPU
     split_mode: SplitMode = "layer"

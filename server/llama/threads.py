@@ -49,7 +49,7 @@ class Threads:
     """Threads of one llama.cpp context, and how many of them compute."""
 
     def __init__(self, handle: Any, *, fixed: bool = False) -> None:
-        """Control the threads of the context `handle`; if `fixed`, all of them always compute."""
+        """Control the threads of the context `handle`. If `fixed`, all threads compute in every decode."""
         self._handle = handle
         self.most = int(C.llama_n_threads(handle)), int(C.llama_n_threads_batch(handle))
         self.n = max(self.most)
@@ -67,7 +67,7 @@ class Threads:
         """Set the number of computing threads before a decode.
 
         Args:
-            all_of_them: True: use all threads, so that no bit depends on how busy the machine is.
+            all_of_them: True: use all threads, so that no bit of the logits depends on other programs.
         """
         now = time.monotonic()
         if now >= self._due:
@@ -95,16 +95,16 @@ class Threads:
 class Start:
     """The core-seconds that other programs had used when this process started."""
 
-    at: float  # time.monotonic() then
-    used: float | None  # used_by_others() then
+    at: float  # time.monotonic() at the start
+    used: float | None  # used_by_others() at the start
 
     def others(self, used: float) -> float:
         """Return the mean number of cores that other programs have used since this process started.
 
-        0 once the process is older than STARTED_S.
+        Return 0 once the process is older than STARTED_S.
 
         Args:
-            used: used_by_others() now.
+            used: The present value of used_by_others().
         """
         passed_s = time.monotonic() - self.at
         known = self.used is not None and 0 < passed_s < STARTED_S
@@ -131,7 +131,7 @@ def own_cores() -> Collection[int]:
 def used_by_others(cores: Collection[int]) -> float | None:
     """Return the core-seconds of these cores that other processes have used since the machine started.
 
-    None if the system does not report them. Assumes that all threads of this process run on these cores.
+    Return None if the system does not report them. All threads of this process must run on these cores.
     """
     names = {f"cpu{core}" for core in cores}
     try:

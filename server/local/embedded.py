@@ -143,7 +143,7 @@ class EmbeddedServer(ExitStack):
 
     @property
     def url_elsewhere(self) -> str | None:
-        """Return the URL with the password for other machines; None if it does not listen for them."""
+        """Return the URL with the password for other machines; None if the server only has its socket."""
         if self.address is None:
             return None
         host, port = self.address

@@ -36,7 +36,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where target and drafts are computed."""
+    """GPUs and threads of target and drafts."""
 
     sync: bool  # a draft model runs in the target's process, between its steps; no drafter process runs here
     gpu_layers: int | None  # of the draft model; None: as many as the target's

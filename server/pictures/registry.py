@@ -85,7 +85,7 @@ class Pictures:
 
         Args:
             given: The pixels or samples.
-            check: As in Encoder.
+            check: See Encoder.parts().
 
         Raises:
             InvalidRequestError: The picture or sound cannot be encoded.

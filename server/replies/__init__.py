@@ -1,1 +1,1 @@
-"""What outlives a connection: stored responses, conversations, and logs of replies."""
+"""State that outlives a connection: stored responses, conversations, and logs of replies."""

@@ -112,7 +112,7 @@ class RedisDocuments:
 
 
 def size_of(stored: StoredResponse, document: bytes) -> int:
-    """Return the bytes that a response, encoded as `document`, takes in Redis with its items' names."""
+    """Return the bytes that a response takes in Redis: its `document`, and the names of its items."""
     return len(document) + ITEM_BYTES * len(stored.items_by_id)
 
 

@@ -60,7 +60,7 @@ class Peaks:
         return min(map(self._best_of, (self.maxima == top).nonzero()[0].tolist()))
 
     def runner_up(self, token: int) -> int:
-        """Return the id of the largest logit outside this token's column."""
+        """Return the id of the largest logit outside the column of `token`."""
         return self.runners_up(token, 1)[0]
 
     def runners_up(self, token: int, n: int) -> list[int]:

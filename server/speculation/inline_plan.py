@@ -14,7 +14,7 @@ from server.speculation.view import View, offer
 
 
 def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
-    """Return an empty path for the i-th session; its limit is what the session can afford, at most `most`."""
+    """Return an empty path for the i-th session, limited to the guesses it can afford, at most `most`."""
     speculated = view.sessions[i]
     share, sure, unsure = speculated.hits.outlook(drafting.source)
     limit = most

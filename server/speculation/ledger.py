@@ -56,7 +56,7 @@ class Ledger:
             policy: How the lead speculates.
             times: Seconds of steps.
             sessions: Open sessions, by id.
-            td: Seconds of a round of guesses of the model in the lead; None: there is none.
+            td: Seconds that the model in the lead takes for a round of guesses; None: there is no such model.
             source: Name of that model as a source.
         """
         self.times, self.rates = times, Rates(times)

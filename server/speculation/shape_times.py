@@ -199,9 +199,9 @@ class ShapeTimes:
         self._is_wider, self._n_in_run = is_wider, self._n_in_run + 1
 
     def _end_run(self, followed_by_plain: float) -> None:
-        """End the present run of steps, for all of which a wider width was best, or for none of them.
+        """End the present run (see _shares_s()), and learn its length.
 
-        followed_by_plain: 1.0 if undrafted steps follow, 0.0 if a prompt does.
+        followed_by_plain: 1.0 if undrafted steps follow, 0.0 if a prompt follows.
         """
         if self._n_in_run:
             self._runs[self._is_wider].observe(self._n_in_run)

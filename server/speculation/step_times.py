@@ -193,7 +193,7 @@ class StepTimes:
 
 
 def _wider(calibrated: Mapping[int, float]) -> dict[int, int]:
-    """Return, by rows of a step, the wider step to pad it to, where calibrated times say that this pays."""
+    """Return the width to pad a step to, by the step's rows, where calibrated times say that padding pays."""
     found, last = dict[int, int](), max(calibrated, default=0)
     curve = _interpolated(calibrated, last) if calibrated else []
     for rows in range(1, last):
@@ -208,7 +208,7 @@ def _bucket(n_cells: int) -> int:
 
 
 def _interpolated(known: Mapping[int, float], max_rows: int) -> list[float]:
-    """Return the seconds of 0 … max_rows rows, interpolated between those of known numbers of rows.
+    """Return the seconds of 0 … max_rows rows, interpolated between the known ones.
 
     Each row beyond the largest known number adds as much as the known rows do on average.
     """
@@ -219,7 +219,7 @@ def _interpolated(known: Mapping[int, float], max_rows: int) -> list[float]:
 
 
 def _lines(points: Mapping[int, float], end: int) -> list[float]:
-    """Return values at 0, 1, … `end`, interpolated between these points and constant outside of them."""
+    """Return values at 0, 1, … `end`, interpolated between `points` and constant outside of them."""
     places = sorted(points)
     values: list[float] = np.interp(range(end + 1), places, [points[place] for place in places]).tolist()
     return values

@@ -92,7 +92,7 @@ class Spellings:
         return GUARD.join(parts)
 
     def n_begun(self, text: str) -> int:
-        """Return how many characters at the end of `text` are an unfinished text of a control token."""
+        """Return how many characters at the end of `text` may become the text of a control token."""
         least = max(0, len(text) - self.longest + 1)
         if not any(text.find(first, least) >= 0 for first in self._firsts):
             return 0

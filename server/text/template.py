@@ -131,7 +131,7 @@ class ChatTemplate:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """Forms of messages that the template takes, found by rendering examples; raises as render() does."""
+        """Message forms that the template takes, found by rendering examples. Raises what render() raises."""
         family = self._source_style.family
         syntax = family.calls if family.calls and not family.channels else JSON_IN_TAGS
         told = Capabilities(short_ids=self._source_style.short_ids, syntax=syntax)

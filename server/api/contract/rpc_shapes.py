@@ -13,7 +13,7 @@ from server.api.contract.server_shapes import HealthExactness, HealthGate, Healt
 
 
 class RpcErrorData(TypedDict):
-    """The other fields of ErrorDetails, and the seconds until a retry makes sense."""
+    """The fields of ErrorDetails except the message, and the seconds until a retry makes sense."""
 
     type: str
     param: str | None
@@ -25,7 +25,7 @@ class RpcError(TypedDict):
     code: int
     message: str
     data: NotRequired[RpcErrorData]
-    """The other fields of ErrorDetails, and the seconds until a retry makes sense."""
+    """The fields of ErrorDetails except the message, and the seconds until a retry makes sense."""
 
 
 @with_config(ConfigDict(json_schema_extra={"oneOf": [{"required": ["result"]}, {"required": ["error"]}]}))

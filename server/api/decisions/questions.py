@@ -1,4 +1,4 @@
-"""Questions with given options: their texts for the model, and the meaning of its answers. Pure."""
+"""Write questions with given options for the model, and read answers from its logprobs. Pure."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class Inline:
         """Evaluate parts of these sessions' prompts with the draft model, and return the seconds taken.
 
         This happens in steps in which other sessions decode, so that a reply has guesses from its first token
-        on. At most SHARED_ROWS tokens are evaluated in a step; those that draft() has evaluated count, too.
+        on. At most SHARED_ROWS tokens are evaluated in a step, including those that draft() has evaluated.
         """
         began, left = self._clock(), SHARED_ROWS - (drafting.n_read if drafting else 0)
         for one in sessions:

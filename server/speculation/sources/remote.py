@@ -155,7 +155,7 @@ class RemoteDrafters:
         self._release(speculated, keep=keep)
 
     def _release(self, speculated: Speculated, *, keep: bool) -> None:
-        """Close the session at its drafters, and assign other sessions to those that were full."""
+        """Close the session at its drafters. If one of them was full, assign drafters to other sessions."""
         waited_for = any(self._drafters[drafter].is_full for drafter in speculated.drafters)
         for drafter in list(speculated.drafters):
             self._withdraw(speculated, drafter, keep=keep)
