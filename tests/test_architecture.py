@@ -361,15 +361,15 @@ def test_one_place_knows_the_allowed_loss():
     assert users == [LOSS_RULE]
 
 
-SECOND_READING = re.compile(r"(Whether|What|How|Who|Of|As|Those|That)\b")
+SECOND_READING = re.compile(r"(Whether|What|How|Who|Where|Why|Which|When|Of|As|Those|That)\b")
 
 
 def test_docstrings_do_not_begin_like_questions():
     found = [
-        f"{name_of(path)}: {node.name}"
+        f"{name_of(path)}: {getattr(node, 'name', 'module')}"
         for path in CONSTANTS_OF
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and SECOND_READING.match(ast.get_docstring(node) or "")
     ]
     assert found == []
