@@ -39,7 +39,8 @@ STATUS_S = 0.5  # seconds between two status lines
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return its exit status.
 
-    It is 0; 1 after an expected failure, which is printed in one line; 2 for bad usage; 130 after Ctrl-C.
+    The status is 0 on success, 1 after an expected failure (printed in one line), 2 for bad usage, 130 after
+    Ctrl-C.
     """
     try:
         settings = read(DrafterSettings, sys.argv[1:] if argv is None else argv).pinned()

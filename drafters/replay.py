@@ -34,7 +34,8 @@ class Script:
 class _Matched:
     """The known text that a session follows: its index `text`, None if there is none.
 
-    It was searched for after n_opened Open messages, and agrees with the first n_checked committed tokens.
+    The search was made after n_opened Open messages. The text agrees with the session's first n_checked
+    committed tokens.
     """
 
     n_opened: int
@@ -45,7 +46,7 @@ class _Matched:
 class ReplayDrafter(Drafter):
     """A Drafter that guesses the rest of a known text for sessions that begin like it.
 
-    It guesses on after a wrong guess, as a model does.
+    After a wrong guess it continues to guess, as a model does.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class Median:
         self.value = ranked[middle] if len(ranked) % 2 else (ranked[middle - 1] + ranked[middle]) / 2
 
     def restart(self) -> None:
-        """Forget all observations; `value` stays until the next one."""
+        """Forget all observations; `value` stays until the next observation."""
         self._latest.clear()
         self._ranked.clear()
 

@@ -59,7 +59,7 @@ class Answer(ABC):
     def __init__(
         self, id: str, services: Services, body: GenerationFields, prompts: Sequence[Prompted]
     ) -> None:
-        """Submit one request to the engine per prompt and reply. Raises Generator.submit()'s errors."""
+        """Submit one request to the engine for each reply to a prompt. Raises Generator.submit()'s errors."""
         self._id = id
         self._services = services
         self._prompts = prompts

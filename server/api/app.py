@@ -113,7 +113,7 @@ def create_app(services: Services, edge: Edge | None = None) -> Starlette:
 
 
 def create_waiting_app(state: Health, edge: Edge) -> Starlette:
-    """Return the application that runs while the model loads. It serves pages and health, else 503."""
+    """Return the application while the model loads. It answers 503, except for pages and health."""
 
     async def waiting(request: Request) -> Response:
         if handler := health.ROUTES.get(request.url.path):

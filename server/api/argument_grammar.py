@@ -177,7 +177,7 @@ class ArgumentGrammar(OwnValues):
     def _elements_expression(self, schema: Schema, types: frozenset[str], depth: int) -> str:
         """Return an expression for a list, or an object with known keys, that is written as nested elements.
 
-        Return "" for values of other types, and if depth or number of elements reach their limits.
+        Return "" for any other value, and if elements are too many or nested too deeply.
 
         Args:
             schema: The schema of the value.

@@ -62,8 +62,8 @@ class BackgroundReplies:
     def hand_over(self, replies: ReplyStore) -> None:
         """Stop all replies that another process can continue, and leave their logs to other processes.
 
-        Replies that begin later are left to them too. Connections of this process stop reading these logs,
-        and logs that other processes write. replies: The store of the logs.
+        Replies that begin later are left to other processes too. Connections of this process stop reading
+        the logs that it leaves, and logs that other processes write. replies: The store of the logs.
         """
         self._left_in = replies
         for salt, id in list(self._guarded):

@@ -18,8 +18,8 @@ class Body(BaseModel):
     """Base of request bodies.
 
     Unknown fields are ignored, null is the same as absent, "1" is not a number, and 1.0 is the integer 1, as
-    in JSON Schema. Lists have fail_fast, which reports only the first invalid item. Reporting a million would
-    block the event loop for seconds.
+    in JSON Schema. Lists have fail_fast, which reports only the first invalid item. Reporting a million items
+    would block the event loop for seconds.
     """
 
     model_config = ConfigDict(extra="ignore", strict=True)

@@ -190,7 +190,10 @@ class ReplyChoice:
             self.generation.cancel(keep=self._text.n_predicted)
 
     def note_after(self, n: int, mu: float | None) -> Note:
-        """Return a Note of the tokens after the first n. mu: mirostat's state after them, None without it."""
+        """Return a Note of the tokens after the first n.
+
+        mu: State of mirostat after these tokens, None without mirostat.
+        """
         logprobs = [[one.token, one.logprob, one.top] for one in self._logprobs[n:]]
         return [self.index, self._tokens[n:], logprobs, mu, int(self.ended)]
 

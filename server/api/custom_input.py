@@ -39,7 +39,7 @@ class InputReader:
     def end(self) -> str:
         """Return the rest of the input, once the arguments have ended.
 
-        Return arguments without `input` unchanged. Return "" if the arguments end before its value begins.
+        Return arguments without `input` unchanged. Return "" if they end before the value of `input` begins.
         """
         rest, self._unread = self._unread, ""
         if self._begun or _MAY_BEGIN.fullmatch(rest):

@@ -1,4 +1,4 @@
-"""Drafting in browsers for the lead: how many draft at once, and the drafter process of each browser."""
+"""Drafting in browsers for the lead: the number of browsers, and the drafter process of each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Lending:
     _digest: str = field(default="", init=False)
 
     async def digest(self) -> str:
-        """Return the SHA-256 of the model's file in hex, by which browsers know their copy of the file."""
+        """Return the SHA-256 of the model's file in hex. Browsers recognise their copy of the file by it."""
         if not self._digest:
             self._digest = await asyncio.to_thread(_digest_of, self.model)
         return self._digest

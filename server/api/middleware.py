@@ -51,7 +51,7 @@ class Cors(CORSMiddleware):
 
 
 class RequestFrame:
-    """The outermost layer: gives a request its id and account, limits its body, and logs one line.
+    """The outermost layer: gives a request its id and RequestAccount, limits its body, and logs one line.
 
     It sets x-request-id (the client's own, if sent), request-id (Anthropic's name) and openai-processing-ms.
     """

@@ -1,7 +1,8 @@
-"""Decide if a server without keys accepts a request: from programs and own pages yes, from other pages no.
+"""Refuse requests of foreign web pages to a server without keys; accept those of programs and own pages.
 
 A web page open in a browser on this machine can send requests to any address, and read the replies once the
-page's own name resolves to that address (DNS rebinding). But it cannot choose the headers Host and Origin.
+page's own name resolves to that address (DNS rebinding). But the page cannot choose the headers Host and
+Origin.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def check_headers(headers: Headers, origins: Sequence[str], *, local: bool) -> N
     Args:
         headers: Headers of the request.
         origins: Origins of pages that may use the server, see Edge.
-        local: True if only this machine is served. Then Host must be a name of it, or an IP address.
+        local: True if only this machine is served. Then Host must be its name, or an IP address.
     """
     host, origin = headers.get("host", LOCAL).lower(), headers.get("origin")
     if local and not _is_own_name(host):

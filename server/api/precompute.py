@@ -1,4 +1,4 @@
-"""POST /v1/precompute evaluates a conversation, which is still being typed, while the server is idle."""
+"""POST /v1/precompute: while the server is idle, evaluate a conversation that is still being typed."""
 
 from __future__ import annotations
 

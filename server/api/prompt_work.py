@@ -71,7 +71,7 @@ class PromptWork:
         return await asyncio.shield(done)
 
     def expect_long(self) -> None:
-        """Give the work that calls this LONG_S seconds, from now on, before it counts as stuck."""
+        """Let the calling work run for LONG_S more seconds before it counts as stuck."""
         if (done := getattr(_own, "done", None)) in self._running:
             self._running[done] = time.monotonic() + LONG_S - PROMPT_STUCK_S
 

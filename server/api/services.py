@@ -112,7 +112,10 @@ class GateHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """State of the engine. stuck: work without progress. draining: replies end, new requests are refused."""
+    """State of the engine.
+
+    stuck: there is work, but no progress. draining: replies end, and new requests are refused.
+    """
 
     status: Literal["ok", "loading", "draining", "stuck"]
     slots_total: int

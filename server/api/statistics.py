@@ -104,7 +104,7 @@ def _draft_metrics(stats: Stats) -> dict[str, Any]:
 
 
 def shares(count: DrafterCount) -> dict[str, Any]:
-    """Return drafted and accepted tokens under vLLM's names."""
+    """Return drafted and accepted token counts under vLLM's names."""
     return {
         "num_draft_tokens": count.drafted,
         "num_accepted_draft_tokens": count.accepted,

@@ -210,7 +210,7 @@ def _draft_options(
 
 
 def _round_trip(url: str | None) -> float:
-    """Return the seconds from here to Redis and back; None: to an embedded one. Raises StartupError."""
+    """Return the seconds of a round trip to Redis (`url` None: an embedded one). Raises StartupError."""
     with ExitStack() as stack:
         url = url or stack.enter_context(EmbeddedServer()).url
         check(url)

@@ -117,7 +117,7 @@ def _generate_reply(backend: Backend, prompt: Sequence[int], deadline: float) ->
 
 
 def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[Guess], float]:
-    """Return the draft model's guesses of all tokens of a reply but the first, and its prefill's seconds.
+    """Return the draft model's guess of each reply token but the first, and its seconds for the prompt.
 
     said: The reply's tokens.
     """

@@ -124,7 +124,7 @@ def _beside_step(guesses: Sequence[Guess], seconds: Seconds, device: Device, wor
 
 
 class _Drafter:
-    """Simulates a drafter. After a wrong guess its guesses are useless until it hears of that token."""
+    """Simulates a drafter. After a wrong guess it makes no guesses until it has heard the right token."""
 
     def __init__(self, guesses: Sequence[Guess], device: Device) -> None:
         self._guesses = guesses

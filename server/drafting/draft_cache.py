@@ -124,7 +124,7 @@ class DraftCache:
     def begin(self, session: DraftSession, fork: int, second: DraftGuess, gain: float) -> Branch | None:
         """Begin a branch in a free sequence, else in the sequence of a less likely branch.
 
-        That branch keeps its guesses, but gets no more.
+        The less likely branch keeps its guesses, but gets no further ones.
 
         Args:
             session: The session.

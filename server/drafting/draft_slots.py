@@ -28,7 +28,7 @@ class DraftSlots:
     """Slots of a draft model, each with one KV sequence.
 
     At first, a slot has the sequence with its own number; exchange() swaps the sequences of two slots. The
-    last slots are for branches, the others for conversations. A PrefixCache knows those of idle slots.
+    last slots are for branches, the others for conversations. A PrefixCache keeps the tokens of idle slots.
     """
 
     def __init__(self, backend: Cells, n_branches: int = 0) -> None:

@@ -88,8 +88,8 @@ class Slack:
     def floor(self, td_s: float, n_sessions: int) -> float:
         """Return the minimum probability of a branch that is worth a decode of td_s seconds.
 
-        It is the expected number of mispredicted tokens of n_sessions sessions in half of that time. Infinite
-        before the first commit.
+        It equals the expected number of mispredicted tokens in td_s / 2 seconds, in n_sessions sessions
+        together. Infinite before the first commit.
         """
         return self._mistakes.value * n_sessions * td_s / 2 if self._mistakes.weight else math.inf
 

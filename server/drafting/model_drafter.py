@@ -162,7 +162,7 @@ class ModelDrafter:
             session.n_kv += 1
 
     def _check_plan(self, sessions: Sequence[DraftSession]) -> None:
-        """Note whether a plan made now would have one row per path, like a decode that is started early."""
+        """Set _paths_alone: True if a plan made now has one row for each session's path, and no others."""
         chosen = self._best_leaves(sessions)
         n_paths = sum(leaf.branch is None and leaf.second is None for leaf in chosen)
         self._paths_alone = n_paths == len(chosen) == len(sessions)

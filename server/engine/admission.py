@@ -19,9 +19,9 @@ WORTH_SHARING = 32
 
 
 def end_precomputing(state: EngineState) -> None:
-    """End sessions that only precompute a prompt, once it is evaluated or any request wants a reply.
+    """End sessions that only precompute a prompt, if it is evaluated or another session wants a reply.
 
-    A request for a reply does not end a `patient` session that still waits.
+    A session that wants a reply does not end a `patient` session that has no sequence yet.
     """
     sessions = state.sessions
     precomputing = [session for session in sessions if session.request.precompute]

@@ -116,8 +116,9 @@ class Residence:
     def copy_ahead(self) -> bool:
         """Do one piece of work of an idle engine; return False if there is none.
 
-        This is the first possible one of three: write an idle conversation to disk; copy the state of an idle
-        conversation, so that it can leave the KV cache at once; read one of the latest snapshots from disk.
+        The first possible piece of three is done: write an idle conversation to disk; copy the state of an
+        idle conversation, so that the conversation can leave the KV cache at once; read one of the latest
+        snapshots from disk.
         Copies, and snapshots read ahead, use only free host memory, and are made only if loading pays.
         """
         if self._write_ahead():

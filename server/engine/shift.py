@@ -1,9 +1,9 @@
 """Make room for a reply that outgrows its context: drop tokens in the middle, and update the KV cache.
 
-If the backend can shift, the cells after the gap are moved, which costs nothing, although they still depend
-on the dropped tokens. Otherwise the remaining tokens are evaluated again. The text depends neither on drafts
-nor on other sessions. Cells that another conversation shares cannot be moved, so they are first evaluated
-again. A session that lost its moved cells repeats everything from its first drop (Session.rewind).
+If the backend can shift, the cells after the gap are moved. This costs nothing, but the moved cells still
+depend on the dropped tokens. Otherwise the remaining tokens are evaluated again. The text depends neither on
+drafts nor on other sessions. Cells that another conversation shares cannot be moved, so they are first
+evaluated again. A session that lost its moved cells repeats everything from its first drop (Session.rewind).
 """
 
 from __future__ import annotations

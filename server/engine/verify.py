@@ -1,8 +1,8 @@
 """Verify guesses: the target draws every token, and a guess is accepted if it equals the token drawn.
 
-This is exact for any draft, honest or not, at any temperature, since the committed tokens are the target's
-own draws. Guesses only make the target's logits available early. llama.cpp and SpecExec (arXiv:2406.02532)
-do the same.
+The text is exact with any draft, honest or not, at any temperature, since the committed tokens are the
+target's own draws. Guesses only make the target's logits available early. llama.cpp and SpecExec
+(arXiv:2406.02532) do the same.
 """
 
 from __future__ import annotations

@@ -310,8 +310,8 @@ def family_of(source: str) -> Family:
     """Return the first family whose signs a chat template's source contains, UNKNOWN if none fits.
 
     Families with the most specific signs come first, because a template may contain signs of other families.
-    If the family's thoughts occur only at the beginning of replies, its thought markers are replaced by the
-    first ones that the template contains: the family's own, else another family's, else none.
+    A family whose thoughts may occur anywhere in a reply is returned unchanged. Any other family gets the
+    first thought markers that the template contains: its own, else another family's, else none.
     """
     found = next((family for family in FAMILIES if family.fits(source)), UNKNOWN)
     if found.thoughts and found.thoughts.anywhere:

@@ -33,7 +33,7 @@ class JsonCallReader(ArgumentReader):
         """Begin a call.
 
         Args:
-            begin: Given a name and an id, returns the numbered call; None if no function has this name.
+            begin: Given a name and an id, returns the call with its number; None for an unknown name.
             strict: True: fail at keys that calls do not have.
             id_last: True: the id comes last in the object, so nothing is emitted before the object ends.
         """

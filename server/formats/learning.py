@@ -98,7 +98,7 @@ def _common_beginning(text: str, other: str) -> str:
 
 
 def _text_after(text: str, before: str) -> str:
-    """Return `text` from where it differs from `before`, or from the beginning of a marker that differs."""
+    """Return `text` without the beginning that it shares with `before`. Never cut a marker in two."""
     n = len(_common_beginning(text, before))
     marker = text.rfind("<", 0, n)
     return text[marker if marker > text.rfind(">", 0, n) else n :]

@@ -96,9 +96,10 @@ def _type_names(schema: Schema) -> list[str]:
 
 
 def _follow_references(schema: Any, seen: frozenset[str], root: Schema) -> tuple[Schema, frozenset[str]]:
-    """Follow `$ref`, and choices that offer one schema only.
+    """Follow `$ref`, and choices that offer only one schema.
 
-    Returns the schema found, and the references followed, those of `seen` included.
+    Returns:
+        The schema found, and all references followed so far, including `seen`.
     """
     found: Schema = {key: value for key, value in _as_mapping(schema).items() if key not in _DEFINITIONS}
     while True:
@@ -156,7 +157,7 @@ def _common_types(one: Sequence[str], other: Sequence[str]) -> list[str]:
 
 
 def _of_one_type(schema: Schema) -> list[Schema]:
-    """Split `schema` into one schema for each type; if it lists values, return at most one, with `enum`."""
+    """Split `schema` into one schema per type. A list of values gives at most one schema, with `enum`."""
     values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
     rest = {key: value for key, value in schema.items() if key not in ("enum", "const")}
     types = _type_names(schema) if "type" in schema else None

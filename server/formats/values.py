@@ -113,7 +113,7 @@ def _closing_tag(text: str, open: str, close: str) -> tuple[int, int] | None:
 
 
 def _schema_within(schema: Schema, key: str) -> Schema:
-    """Return the schema of the element `key` within a value of this schema; "item": an array's elements."""
+    """Return the schema of the element `key` in a value of this schema. "item" means an array's elements."""
     properties = cast(Mapping[str, Schema], schema.get("properties") or {})
     return resolved(schema.get("items") if key == "item" else properties.get(key), schema)
 

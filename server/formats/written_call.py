@@ -77,7 +77,7 @@ class TaggedCallReader(ArgumentReader):
         return head.end()
 
     def _read_end(self, text: str, at: int, start: int) -> int | None:
-        """If the text at `start` ends the call, end it and return `at`; None if more text must decide."""
+        """End the arguments at the marker at `start`; return `at`, or None if the marker is incomplete."""
         if not text.startswith(self._calls.follow[0], start):
             return None
         self.finish()

@@ -55,10 +55,10 @@ class Definition:
         return _rules_of(self)
 
     def held(self, end: Node, *, in_json: bool, prefix: str) -> tuple[str, list[str]]:
-        """Return rules in llguidance's Lark that match a text of this definition and then `end`.
+        """Return rules in llguidance's Lark that match a text of this definition, followed by `end`.
 
         Args:
-            end: Node that matches the text after it.
+            end: Node that matches what follows the text.
             in_json: True if the text is within a JSON string.
             prefix: Prefix of the rules' names, of lower-case letters and digits.
 
@@ -77,7 +77,7 @@ class Definition:
 
 
 def input_of_custom(schema: Mapping[str, Any]) -> Definition | None:
-    """Return the definition of a custom tool's input, None without one. `schema`: that of its arguments."""
+    """Return the definition of a custom tool's input, None without one. `schema`: of the tool's arguments."""
     properties = cast(Mapping[str, Any], schema.get("properties") or {})
     found = properties.get(INPUT)
     return definition_of(cast(Mapping[str, Any], found)) if isinstance(found, Mapping) else None

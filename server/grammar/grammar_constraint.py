@@ -104,7 +104,7 @@ class CompiledGrammar:
         return self.n_tokens >= MAX_GRAMMAR_TOKENS
 
     def check(self, matcher: LLMatcher) -> None:
-        """If `matcher` has exceeded LIMITS, mark this grammar as worn and raise InvalidRequestError."""
+        """Mark this grammar as worn and raise InvalidRequestError if `matcher` has exceeded LIMITS."""
         try:
             _check_matcher(matcher, self.param)
         except InvalidRequestError:

@@ -196,8 +196,8 @@ def _significant_digits(number: Any) -> int:
 def _leaky_bound(schema: Schema) -> str | None:
     """Return the keyword of an exclusive bound that llguidance would treat as inclusive, None without one.
 
-    That happens if the bound is an integer, and the other bound is farther from 0, but by less than 1. For
-    example, llguidance would allow 0 for 0 < x < 0.5.
+    llguidance does so if the bound is an integer, and the other bound is farther from 0, but by less than 1.
+    For example, it would allow 0 for 0 < x < 0.5.
     """
     pairs = [
         (low, high)
@@ -225,8 +225,8 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
     """Return the path of a schema's fault, and the message about it.
 
-    The path is that of the innermost part that has the same fault when it is compiled alone, and of the
-    keyword in it if the message names one. At most MAX_BLAME characters are compiled.
+    The path leads to the innermost part that has the same fault when it is compiled alone. If the message
+    names a keyword of this part, the path leads to the keyword. At most MAX_BLAME characters are compiled.
 
     Args:
         schema: A schema with a fault.

@@ -1,10 +1,10 @@
 """Find where a lexer that prefers the longest match would misread a grammar.
 
-The lexer continues a lexeme as long as it can. That is wrong if the lexeme has already matched, and the next
-characters begin what follows it in the grammar. It happens if these characters can also continue the lexeme,
-or another lexeme that begins at the same position. The test errs on the safe side: it examines only the first
-bytes of characters, treats counted repetitions (except optional parts) as unbounded, and assumes that any two
-lexemes may begin at one position.
+The lexer continues a lexeme as long as it can. It misreads a text if the lexeme has already matched, and the
+next characters begin what follows the lexeme in the grammar, but can also continue the lexeme, or another
+lexeme that begins at the same position. The test errs on the safe side: it examines only the first bytes of
+characters, treats counted repetitions (except optional parts) as unbounded, and assumes that any two lexemes
+may begin at one position.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ _FORMS: Mapping[str, _Form] = {
 def is_absent(keyword: str, value: Any) -> bool:
     """Return True if a keyword counts as absent.
 
-    A known keyword counts as absent if its value is null, which some clients write for absent fields;
-    `required` also if its value is true or false, as in draft 3.
+    A known keyword counts as absent if its value is null, which some clients write for absent fields.
+    `required` also counts as absent if its value is true or false, as in draft 3.
     """
     known = keyword in _FORMS or keyword in _SINGLE
     return (value is None and known) or (keyword == "required" and isinstance(value, bool))

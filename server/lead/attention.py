@@ -42,7 +42,7 @@ Kinds = Mapping[StepKind, float]  # number of steps of each kind
 
 
 class AttentionChoice:
-    """Chooses flash attention for one model, by the times and steps that earlier processes have recorded."""
+    """Chooses flash attention for one model, from recorded decode times and counts of earlier steps."""
 
     def __init__(self) -> None:
         self.kinds: Counter[StepKind] = Counter()  # number of this process's steps of each kind

@@ -19,7 +19,7 @@ MAX_LINE = 1 << 16  # bytes of a message to a browser: nine times the longest. B
 
 
 def lending_of(site: Site, pool: str) -> Lending | None:
-    """Return what a browser needs to draft; None without Redis, or without a model that it can load."""
+    """Return what a browser needs to draft; None without Redis, or if a browser cannot load the model."""
     if site.redis_url is None or site.lent_model is None:
         return None
     if site.lent_model.stat().st_size > MAX_MODEL_BYTES:

@@ -19,7 +19,7 @@ S = TypeVar("S", bound=LeadSettings)
 def with_default_model(settings: S) -> S:
     """Return the settings; if they name no model, their model becomes SmolLM2-135M-Instruct.
 
-    It is fetched if necessary. If that fails, the reason is logged, and the bundled model is served instead.
+    SmolLM2 is fetched if necessary. If that fails, the reason is logged, and the bundled model is served.
     """
     if "model" in settings.model_fields_set or settings.hf_repo is not None:
         return settings

@@ -73,8 +73,9 @@ class IdleMeasuring:
     """Carries out measurements on the engine's thread, one after the other, then starts deferred work.
 
     It uses that thread because OpenMP keeps workers for each thread that has decoded. With more workers than
-    cores, all workers sleep at every barrier. Four rows pass 497 barriers without flash attention and 209
-    with it (bundled model), so on another thread all decodes seemed slow, and flash attention seemed to pay.
+    cores, all workers sleep at every barrier. A decode of four rows passes 497 barriers without flash
+    attention and 209 with it (bundled model). So, measured on another thread, all decodes seemed slow, and
+    flash attention seemed to pay.
     """
 
     def __init__(

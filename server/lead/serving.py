@@ -168,7 +168,7 @@ def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
 
 
 def _fallback_template(backend: LlamaBackend) -> Fallback:
-    """Return the template for a model without one, and make the token that ends its turns end replies."""
+    """Return a template for a model without one, and let the template's end-of-turn token end replies."""
     vocabulary = backend.vocab
     found = fallback_for(controls_of(vocabulary))
     vocabulary.eog |= {vocabulary.added[mark] for mark in found.markers[-1:]}

@@ -34,7 +34,7 @@ class Site:
 
 
 def announce(site: Site, policy: ClientPolicy) -> None:
-    """Print the pages, the API, which clients are admitted, and how drafters join."""
+    """Print the addresses of pages and API, which clients are admitted, and how drafters join."""
     from server.api.lend_link import in_url, lines_of  # the API is imported while models load
 
     host, port = site.listener.getsockname()[:2]

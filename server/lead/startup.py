@@ -200,7 +200,7 @@ def keep_for_good() -> None:
 def _with_rows(site: Site, models: LoadedModels) -> Backend:
     """Return the model, wrapped to send hidden rows to heads that may join on the bus.
 
-    It is not wrapped if there is no bus, or if it reads pictures.
+    The model is not wrapped if there is no bus, or if it reads pictures.
     """
     if not site.redis_url or models.pictures is not None:
         return models.model

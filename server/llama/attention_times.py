@@ -59,7 +59,7 @@ class AttentionTimes:
 
 
 def _on_line(places: Sequence[int], values: Sequence[float], place: float) -> float:
-    """Interpolate values, known at `places`, at `place`; beyond the last, extrapolate from the last two."""
+    """Return the value at `place`, interpolated; beyond the last place, extrapolated from the last two."""
     if place <= places[-1] or len(places) < 2:
         return float(np.interp(place, places, values))
     slope = (values[-1] - values[-2]) / (places[-1] - places[-2])

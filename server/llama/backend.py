@@ -194,7 +194,7 @@ class Backend(Protocol):
         ...
 
     def intact(self, seq: int, length: int) -> bool:
-        """Return True if the cells to which the token after the first `length` tokens attends still exist.
+        """Return True if the first `length` tokens still have all cells to which the next token attends.
 
         In a model with a state and a sliding window, older cells may have been reused.
         """

@@ -11,8 +11,8 @@ of another one (sgl-project/sglang, pull request 37657, on GB300). ggml multipli
 
 So each shape of decode has its own graph (graph_keys.py), which is never updated to other kernels. Parts of
 prompts share graphs, and are not recorded: LlamaContext varies their shape. That requires a model that is
-whole on one GPU. Elsewhere models with 16-bit weights have no graphs. With many slots no model has any: where
-clients come and go, few shapes recur often enough.
+whole on one GPU. Elsewhere models with 16-bit weights have no graphs. With many slots no model has graphs,
+because few shapes recur often enough when clients come and go.
 """
 
 from __future__ import annotations

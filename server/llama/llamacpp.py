@@ -106,7 +106,7 @@ class LlamaVocabulary:
 
 
 def _template_named(model: Any, name: bytes | None) -> str | None:
-    """Return the model's chat template of this name (None: its main one), or None if it has none."""
+    """Return the chat template of this name, None if there is none. `name` None: the main template."""
     text = C.llama_model_chat_template(model, name)
     return text.decode() if text else None
 

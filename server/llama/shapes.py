@@ -86,8 +86,9 @@ class TimedModel(Protocol):
 def measure(backend: Backend, widths: Sequence[int]) -> Shapes:
     """Time decodes of these widths (numbers of rows): all in turn and, on a GPU, each repeatedly.
 
-    A CPU records no graphs, so a change of width costs nothing there. Its least times count, since other
-    programs only add to a time. The KV cache must be empty, and is left empty. Raises BackendError.
+    A CPU records no graphs, so a change of width costs nothing there. On a CPU the shortest time of each
+    width counts, since other programs only lengthen a decode. The KV cache must be empty, and is left empty.
+    Raises BackendError.
 
     Returns:
         The times; UNKNOWN if the model cannot be trimmed, if a decode takes longer than SLOW_S, or if fewer

@@ -1,8 +1,8 @@
 """Choose the number of threads of a decode on the CPU: fewer while other programs use the cores.
 
 llama.cpp's threads wait for each other many times in a step. If another program uses the core of one thread,
-all others wait for that thread, and with GCC's OpenMP they keep their cores busy meanwhile. On two cores,
-beside one program that always computes, one thread makes 1.6 to 2 times as many steps as two
+all others wait for that thread. With GCC's OpenMP the waiting threads keep their cores busy. On two cores,
+beside one program that always computes, one thread makes 1.6 to 2 times as many steps as two threads
 (docs/serving.md, section J of benchmarks/RESULTS.md).
 
 Only Linux reports what other programs use: elsewhere the number is fixed. The number changes no bit of the

@@ -1,9 +1,9 @@
 """A model with its prediction block: each change of a model's sequence is also applied to the block's.
 
 The block evaluates the model's tokens, each with the model's hidden row of the position before. Tokens wait
-until a guess is needed, and are then evaluated in the same batch. If many wait, they are evaluated during
-the model's next decode. So guess() needs only the last committed token, even after copies, saves, loads or
-shifts.
+until a guess is needed, and are then evaluated in the batch of that guess. If many wait, they are evaluated
+during the model's next decode. So guess() needs only the last committed token, even after copies, saves,
+loads or shifts.
 """
 
 from __future__ import annotations

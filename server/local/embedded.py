@@ -217,7 +217,7 @@ def _take_lock(directory: Path) -> int | None:
 def _locked_directory(roots: list[Path]) -> Generator[Path]:
     """Make a directory that this process has locked, and remove it after the block.
 
-    It is made in the first root that is writable, and whose path is short enough for a socket.
+    The directory is made in the first root that is writable and has a path short enough for a socket.
     """
     reasons: list[str] = []
     for root in roots:

@@ -63,7 +63,7 @@ def up(settings: UpSettings) -> int:
 
 
 def _with_threads(settings: UpSettings) -> UpSettings:
-    """Return the settings, with both numbers of threads filled in if drafters have their own cores."""
+    """Return the settings. If drafters have their own cores, fill in numbers of threads that are not set."""
     if not settings.draft_cores:
         return settings
     own = {
@@ -90,7 +90,7 @@ def _check_can_draft(settings: UpSettings, placement: Placement, draft: Path | N
 
 
 def _remark_without(settings: UpSettings) -> str:
-    """Return a remark on what drafts when no bundled draft model has the target's vocabulary."""
+    """Return a remark that names what drafts if no bundled draft model has the target's vocabulary."""
     has_own = settings.mtp == "auto" and has_block(settings.model)
     drafting = ["the model's own prediction block"] * has_own + ["lookups in what was said"] * settings.lookup
     who = " and ".join(drafting) or "nobody"

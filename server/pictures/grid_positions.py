@@ -30,7 +30,7 @@ class GridSpan:
 
     @property
     def rows_to_end(self) -> int:
-        """Return the number of rows from the sequence's start to the picture's last row in it."""
+        """Return the number of rows before and in the picture, as far as the sequence holds them."""
         return self.start + self.n_read
 
     @property

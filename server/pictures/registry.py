@@ -1,4 +1,4 @@
-"""Keep the pictures in use: make them from pixels; find them by their words and by the ids of positions."""
+"""Make pictures from pixels, keep those in use, and find them by their word or the id of a position."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Encoder(Protocol):
 class Pictures:
     """The known pictures and sounds of one model. Safe from any thread.
 
-    Prompts treat a sound as a picture: rows of embeddings, for which a word stands. A picture is forgotten
-    once nothing refers to it. This object refers to the latest ones, up to most_bytes.
+    Sounds count as pictures: rows of embeddings, for which a word stands in the prompt's text. A picture is
+    forgotten once nothing refers to it. This object refers to the latest ones, up to most_bytes.
     """
 
     def __init__(self, encoder: Encoder, most_bytes: int = MAX_KEPT_BYTES) -> None:

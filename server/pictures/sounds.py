@@ -176,7 +176,7 @@ def _plain_wav(header: bytes, samples: bytes) -> bytes:
 
 
 def _checked_mp3(data: bytes) -> bytes:
-    """Return the whole frames of an MP3. Raises ValueError if it has none, or takes too short or long."""
+    """Return the whole frames of an MP3. Raises ValueError if it has none, or lasts too short or too long."""
     frames = list(_frames(data))
     if frames and _says_another_length(data, frames):
         del frames[0]

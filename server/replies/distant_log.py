@@ -25,8 +25,8 @@ class Entries(Protocol):
         Args:
             salt: Salt of the reply's owner (Owner).
             id: The reply's id.
-            start: The least id of an entry to return, or "(" and an id that all returned ids exceed, as in
-                Redis's command XRANGE.
+            start: The least id of an entry to return. A "(" before the id excludes it, as in Redis's command
+                XRANGE.
         """
         ...
 

@@ -131,11 +131,11 @@ class LogWriting:
         self._renewed_at = float("-inf")
 
     def gave_up(self, salt: str, id: str) -> bool:
-        """Return True if another process may write this log and its response."""
+        """Return True if this process gave up the log and its response."""
         return (salt, id) in self._given_up
 
     def write_new(self, client: redis.Redis) -> bool:
-        """Write new events, and renew leases that are due. Return True if this has to be called again."""
+        """Write new events, and renew leases that are due. Return True if another call is needed."""
         if self._withdrawn:
             self._withdraw()
         if not self._logs:
@@ -229,7 +229,7 @@ class LogWriting:
     def _finish_part(self, client: redis.Redis, part: _Part, answer: dict[str, Any]) -> Outcome:
         """Return the outcome of writing a part, and renew or remove its lease.
 
-        answer: What Redis has answered to each of its commands, by the names that _queue_part() returned.
+        answer: Redis's answers to the part's commands, by the names that _queue_part() returned.
         """
         one, n_events = part.of, part.of.log.last[part.n - 1] + 1 if part.n else 0
         if answer.get("added", True) is None:
@@ -282,7 +282,7 @@ class LogWriting:
 def ask_to_cancel(client: redis.Redis, key: str) -> bool:
     """Ask the writer with the lease at this key to cancel its reply; return False if there is no writer.
 
-    The lease still expires at its former time, and a lease LEFT is not changed. So this does not delay
+    The lease still expires at its former time, and a lease LEFT is not changed. So the request does not delay
     another process that takes up the log.
     """
     with client.pipeline(transaction=True) as pipe, contextlib.suppress(WatchError):
@@ -301,7 +301,7 @@ def last_term(entries: Sequence[tuple[bytes, Any]]) -> int:
 
 
 def _checked(reply: Any) -> Any:
-    """Return an answer of Redis; _REFUSED for the error that an entry's id is too small. Raise others."""
+    """Return an answer of Redis. Return _REFUSED if an entry's id is too small, and raise other errors."""
     if isinstance(reply, Exception):
         if "equal or smaller" in str(reply):
             return _REFUSED

@@ -29,7 +29,7 @@ class RedisDocuments:
         self._bounds = bounds
 
     def has_room(self, document: bytes, size: int) -> bool:
-        """Return True if Redis can keep a document of an API key that has no other. Any thread may ask."""
+        """Return True if the document fits as the only one of its API key. Safe from any thread."""
         return len(document) <= MOST_DOCUMENT and size <= self._bounds.most_bytes
 
     def put(
@@ -42,7 +42,7 @@ class RedisDocuments:
         self._drop_excess(client, owner, all_held)
 
     def _queue_put(self, pipe: Any, owner: Owner, stored: StoredResponse, document: bytes, size: int) -> None:
-        """Queue commands to keep a response of `size` bytes; the last reads all_held for _drop_excess()."""
+        """Queue commands to keep a response of `size` bytes; the last reads all that the API key holds."""
         ttl = round(self._bounds.kept_s * 1e3)
         held = self._names.held(owner.tenant)
         pipe.set(self._names.response(owner.salt, stored.id), document, px=ttl)

@@ -218,7 +218,7 @@ class RedisStore:
         return self._loop
 
     def _note_put(self, owner: Owner, stored: StoredResponse, done: Future[None]) -> None:
-        """Keep a response here if its put (`done`) failed, or if its log is here; else forget it here."""
+        """Keep a response in memory if its put (`done`) failed or its log is there; else forget it there."""
         if done.exception() is not None or self._beside.has_log(owner.salt, stored.id):
             self._beside.put(owner, stored)
         else:

@@ -29,7 +29,7 @@ FORGET = LOSS
 
 
 def made_good_after(lost: float) -> float:
-    """Return the number of tokens of which `lost` are the fraction LOSS: after these, a loss is made good."""
+    """Return the number of tokens after which a loss is made good: `lost` is the fraction LOSS of them."""
     return lost / LOSS
 
 
@@ -62,8 +62,8 @@ class Account:
             stake: Loss allowed before any gain, in the account's unit.
             patience: Sum of book()'s `evidence` that is needed before the source may pause.
             per_step: Maximum cost of one step while there is no gain, in the account's unit.
-            baseline_steps: Steps of a baseline: a pause, at the start and again later, that only serves to
-                time steps without the source. 0: there are no baselines.
+            baseline_steps: Steps of a baseline: a pause that only serves to time steps without the source.
+                One comes at the start, others later. 0: there are no baselines.
         """
         self._stake, self.patience, self.per_step = stake, patience, per_step
         self._baseline_steps = baseline_steps
@@ -117,7 +117,7 @@ class Account:
             self.paused, self.is_baseline, self._n_worked = self._baseline_steps, True, 0
 
     def _pause(self, n_sessions: int) -> None:
-        """Pause until the loss is only the fraction LOSS of the tokens made since, and begin to count anew.
+        """Pause until the loss is only the fraction LOSS of the tokens made since; reset gain and loss.
 
         n_sessions is the number of sessions that make tokens in a step.
         """
@@ -126,7 +126,7 @@ class Account:
         self._begin()
 
     def pause_for(self, steps: int) -> None:
-        """Resume a pause from before a restart for its last `steps` steps, at least for a baseline."""
+        """Resume a pause from before a restart: for its remaining `steps`, at least as long as a baseline."""
         self.paused = max(self._baseline_steps, steps)
         self.is_baseline = 0 < self.paused <= self._baseline_steps
 

@@ -28,7 +28,7 @@ OF_GROUP = partial(Account, CREDIT, baseline_steps=BASELINE_STEPS)
 class Charge(NamedTuple):
     """Costs of drafters in a timed step and in the untimed steps before it.
 
-    The unit is the tokens that undrafted steps would make in the time.
+    The unit: tokens that undrafted steps would make in the same time.
     """
 
     told: float = 0.0  # cost of handling messages and choosing among guesses

@@ -62,8 +62,8 @@ def lost_rows(guesses: Iterable[tuple[float, int]], n_pending: Sequence[int], n_
     is one of the last n_tail guesses of its chain.
 
     Args:
-        guesses: For each guess: the probability that it and all before it in its session are right, and the
-            session's index.
+        guesses: For each guess: the probability that this guess and all earlier ones of its session are
+            right, and the session's index.
         n_pending: Rows of each session without guesses.
         n_tail: Number of guesses at a chain's end whose rows the backend can remove.
     """
@@ -80,9 +80,9 @@ def lost_rows(guesses: Iterable[tuple[float, int]], n_pending: Sequence[int], n_
 
 
 def more_s(seconds: Sequence[float], n_rows: int, n_more: float) -> float:
-    """Return the seconds that n_more rows add to a step of n_rows rows, interpolated.
+    """Return the seconds that n_more rows add to a step of n_rows rows, inter- or extrapolated.
 
-    seconds: seconds[n] is the time of a step of n rows, from n = 0 on.
+    seconds: seconds[n] is the time of a step of n rows, for n = 0, 1, 2, …
     """
     last = len(seconds) - 1
     base = seconds[min(n_rows, last)]

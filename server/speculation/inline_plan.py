@@ -82,8 +82,8 @@ def reachable(
 def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
     """Return True if the i-th session has guesses of other sources, and needs none of the draft model.
 
-    That is so if those guesses gain something, and at least as much as the draft model's guesses would after
-    the cost of their drafting time.
+    The condition: the other sources' guesses gain tokens, and at least as many as the draft model's guesses
+    would gain after the cost of their drafting time.
 
     Args:
         view: The step.
@@ -144,8 +144,8 @@ def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
 
     A guess always costs its round, but its row only if it is verified. If the next guess is sure, later ones
     are assumed to be sure, too; if it is unsure, they are assumed to be unsure. Later ones count, because
-    four rows may pay although one does not, where the time of rows rises in steps. This is gain.best(),
-    stopped as soon as the answer is known.
+    four rows may pay although one does not, where the time of rows rises in steps. The method is that of
+    gain.best(), stopped as soon as the answer is known.
 
     Args:
         path: The session's guesses so far.

@@ -124,7 +124,7 @@ class Ledger:
         self.on_trial = {record.presence.id for machine in self.machines.values() for record in machine.new}
 
     def working(self) -> list[str]:
-        """Return the machines whose drafters have a session, if their gains must be counted."""
+        """Return the machines whose drafters have a session and whose gains must be counted."""
         machines = self.machines.items()
         return [host for host, one in machines if one.counts and any(map(N_ASSIGNED, one.records))]
 

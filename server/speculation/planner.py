@@ -47,7 +47,7 @@ def finished(
         proposals: The guesses of each session.
         counts: Number of guesses to verify, for each session.
         width: Rows to which the step is padded; PLAIN: no padding.
-        is_wider: True if a wider step would be best if a change of width cost nothing; None: not compared.
+        is_wider: True if a wider step is best when the cost of changing width is ignored; None: not compared.
     """
     taken: list[Proposal] = []
     for one, proposal, n in zip(view.sessions, proposals, counts, strict=True):

@@ -120,7 +120,7 @@ class Rates:
 
     @property
     def crowding(self) -> float:
-        """Slowdown factor of a decode while a drafter works on the lead's cores; 1 if unknown."""
+        """Return the factor by which a drafter on the lead's cores lengthens a decode; 1 if unknown."""
         return max(1.0, self._crowding.value) if self._crowding.count >= KNOWN else 1.0
 
     def uncrowded_s(self, n_rows: int, n_cells: int) -> float:
@@ -139,7 +139,7 @@ class Rates:
         return uncrowded_s or math.inf
 
     def undisturbed_s(self, timing: StepTiming) -> float:
-        """Return the seconds of the step's decode; its usual seconds if it took STEP_OUTLIER times these.
+        """Return the seconds of the decode, or its usual seconds if it took over STEP_OUTLIER times as long.
 
         For example, a step during which the process was stopped says nothing about the cost of guesses.
         """

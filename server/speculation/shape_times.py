@@ -126,7 +126,7 @@ class ShapeTimes:
     def stays_plain(self, step: NextShape) -> bool:
         """Return True if a step without guesses should have no padding rows.
 
-        That is so if the previous step had as many rows, and no wider step takes less time.
+        The condition: the previous step had as many rows, and no wider step takes less time.
         """
         own_s = self.steady.get(step.n_rows)
         if own_s is None or step.n_rows != step.rows_before:
@@ -231,9 +231,9 @@ class ShapeTimes:
 
         The times of other widths move slowly towards what this step suggests. If this width takes more
         seconds than at the lead's start, mostly because of a longer context, other widths are expected to
-        take as many more. If it takes less, because the machine was busy at the start, the times of other
-        widths are expected to shrink in proportion. The times of fewer rows are capped, so that one disturbed
-        step does not make a narrow width look slower than a wide one.
+        take the same number of additional seconds. If it takes fewer, because the machine was busy at the
+        start, the times of other widths are expected to shrink in proportion. The times of fewer rows are
+        capped, so that one disturbed step does not make a narrow width look slower than a wide one.
 
         Args:
             n_rows: The width.

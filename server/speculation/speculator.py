@@ -143,7 +143,7 @@ class Speculator(Proposer):
     # -- for others ----------------------------------------
 
     def overlap(self, work: Callable[[], None]) -> None:
-        """Call `work` at each later guess of the model in the lead: before it, or while a GPU makes it."""
+        """Call `work` at every future guess of the model in the lead; see InlineModel.overlap()."""
         if self._inline:
             self._inline.model.overlap(work)
 

@@ -48,7 +48,7 @@ class View:
         return self.rate * self.guess_s
 
     def guess_cost(self, n: int) -> float:
-        """Return the cost of each guess if n are verified: tokens that undrafted steps make in its time."""
+        """Return the cost of one guess if n are verified: tokens that undrafted steps make in its time."""
         undrafted_s = self.undrafted_s
         later_s = self.change_s + self.seconds[min(self.n_rows + n, len(self.seconds) - 1)] - undrafted_s
         return self.n_sessions * max(0.0, later_s) / (undrafted_s * max(1, n)) if undrafted_s else 0.0

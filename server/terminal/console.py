@@ -16,7 +16,7 @@ LogFormat: TypeAlias = Literal["text", "json"]
 
 
 class LogConsole(Console):
-    """A console that stops printing once its pipe is closed, where rich would end the process or thread."""
+    """A console that stops printing once its pipe is closed. Rich's would end the process or thread."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

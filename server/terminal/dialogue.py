@@ -91,7 +91,11 @@ class Dialogue:
 
 
 def model_of(client: httpx.Client) -> str:
-    """Return the name of the lead's model. Raises StartupError if no lead answers, or with an error."""
+    """Return the name of the lead's model.
+
+    Raises:
+        StartupError: No lead answers, or one answers with an error.
+    """
     response = answer_of(client, "/v1/models")
     if response.status_code != 200:
         raise StartupError(f"{client.base_url}: {_error_message(response)}")

@@ -2,8 +2,8 @@
 
 The same tokens are scored in batches of different widths (numbers of rows). If the logits' bits agree, a text
 does not depend on how many drafted tokens are verified with it. If they do not, drafts may decide a near-tie
-of two tokens. Other conversations may decide it too: through the KV cells that they leave free, and through
-their rows in the same batch.
+of two tokens. Other conversations may decide it too: they may occupy KV cells, so that a text gets different
+cells, and their rows may be in the same batch.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
 
 
 def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
-    """Score the same rows at each width in sequence 0; repeat beside a filled sequence 1 if there is one.
+    """Score the same rows at each width in sequence 0, then again after filling sequence 1, if it exists.
 
     The number of rows is the largest width, but at least MIN_SCORED_ROWS if there is room. The KV cache must
     be empty, and is empty afterwards.
@@ -255,7 +255,7 @@ def probe(settings: ProbeSettings) -> int:
 
 
 def _attention_name(attention: FlashAttention, *, chosen: bool) -> str:
-    """Return the name of a kind of attention; `chosen`: a measurement chose it, not the flag."""
+    """Return the name of a kind of attention. chosen: True if a measurement chose it, not the flag."""
     if attention == "auto":
         return "flash attention as llama.cpp chooses"
     how = "with" if attention == "on" else "without"

@@ -14,7 +14,7 @@ REJECTED = "strike red"
 
 
 class ReplyPrinter:
-    """Prints the replies in the engine's events, one at a time; with show_rejected, rejected drafts too."""
+    """Prints the replies in the engine's events, one at a time. show_rejected: print rejected drafts too."""
 
     def __init__(self, console: Console, vocabulary: Vocabulary, *, show_rejected: bool) -> None:
         self._console = console

@@ -49,8 +49,8 @@ class ShownReplies:
     def _show_delta(self, delta: Any, tokens: Any, *, thinking: bool) -> bool:
         """Print a delta; return True if the text so far ends with reasoning.
 
-        thinking: True if the text before the delta does. tokens: Text and source of each token in the delta's
-        content, if known.
+        thinking: True if the text before the delta ends with reasoning. tokens: Text and source of each token
+        in the delta's content, if known.
         """
         thought, text = delta.get("reasoning_content"), delta.get("content")
         if thought:

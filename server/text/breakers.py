@@ -16,7 +16,7 @@ _BETWEEN = b"\xff"  # separates pieces; no text contains it, so no match spans t
 def breaker_tokens(vocabulary: Vocabulary, breakers: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
     """Return the token sequences that count as breakers, given the breakers' texts.
 
-    For each breaker these are the tokens of its text, and every single token with a text that contains it.
+    Each breaker gives the tokens of its own text, and every single token whose text contains the breaker.
     Unlike in llama.cpp, tokens that contain only a breaker's beginning are left out. The first call for a
     vocabulary reads the texts of all its tokens.
     """

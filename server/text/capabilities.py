@@ -125,8 +125,8 @@ class _Probe:
     def _of_instructions(self, found: Capabilities) -> Capabilities:
         """Find out where the template shows system and developer messages; return `found` with the results.
 
-        These are `system`, `developer`, `system_alone`, `single_instruction` and `later_roles`. The probes
-        have such a message at the beginning, without other messages, twice in a row, or after others.
+        The results are `system`, `developer`, `system_alone`, `single_instruction` and `later_roles`. Probes
+        have a system or developer message at the beginning, alone, followed by a second one, or later.
         """
         system = self._shows_with_tools([_message_of("system", ONE), _USER], ONE)
         developer = self.knows("developer") and self._shows_with_tools(
@@ -218,7 +218,7 @@ class _Probe:
         )
 
     def _shows_beside(self, found: Capabilities) -> bool:
-        """Return True if content before calls is shown, and the prompt's end is the same without content."""
+        """Return True if content before calls is shown, and does not change the prompt after the results."""
         calling = _call_history(found, _no_arguments(found), content=OTHER)
         saying = [{**one, "content": _EARLIER[0]} if "tool_calls" in one else one for one in calling]
         without, text = self.render(calling, [_TOOL]), self.render(saying, [_TOOL])

@@ -58,7 +58,7 @@ def spelled(vocabulary: Vocabulary, tokens: Iterable[int | None]) -> str:
 
 
 class Span(NamedTuple):
-    """The characters `start` to `end` of a reply, which the token at `position` in the reply spells.
+    """The characters `start` to `end` of a reply, spelled by the reply's token number `position`.
 
     A character that two tokens share belongs to both.
     """
@@ -93,7 +93,8 @@ class Alignment:
     def released(self, n_sent: int, *, cut: bool = False) -> list[Span]:
         """Return the tokens that have become complete in the first n_sent characters since the last call.
 
-        If `cut`, the text ends there: also return tokens that are partly in it, and drop all others.
+        If `cut`, the text ends after n_sent characters: also return tokens that begin before its end, and
+        drop all others.
         """
         spans: list[Span] = []
         while self._held and (self._held[0].end <= n_sent or (cut and self._held[0].start < n_sent)):
@@ -104,9 +105,9 @@ class Alignment:
 
 
 def marker_tokens(vocabulary: Vocabulary, texts: Iterable[str]) -> dict[str, int]:
-    """Return the token ids, by text, of those of `texts` that are single tokens added to the vocabulary.
+    """Return the ids, by text, of the tokens added to the vocabulary that have one of these texts.
 
-    The tokenizer always reads such a text as this token. Tokens that end a generation are left out.
+    The tokenizer always reads such a text as its token. Tokens that end a generation are left out.
     """
     found = ((text, vocabulary.added.get(text)) for text in texts)
     return {text: token for text, token in found if token is not None and token not in vocabulary.eog}

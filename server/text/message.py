@@ -98,7 +98,7 @@ def _kind_of(piece: Piece) -> tuple[type[Piece], int]:
 
 
 def folded(pieces: Iterable[Piece]) -> Message:
-    """Join all pieces of a reply to its message."""
+    """Join all pieces of a reply into its message."""
     begun: list[CallStart] = []
     texts: defaultdict[tuple[type[Piece], int], list[str]] = defaultdict(list)
     for piece in pieces:

@@ -54,7 +54,9 @@ class OffsetMapper:
         yield self.spelled(run)
 
     def n_added(self, before: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return the number of bytes (0 or 1) that the tokenizer added before a text, after a control token.
+        """Return the number of bytes (0 or 1) that the tokenizer added before a text.
+
+        The result is 0 unless the text follows a control token.
 
         Args:
             before: The tokens before the text.
@@ -74,8 +76,8 @@ class OffsetMapper:
     def ends(self, text: bytes, tokens: Sequence[int], start: int = 0) -> array[int]:
         """Return the byte offset in the text at which each token ends.
 
-        A tokenizer may normalise text, so tokens may not be found in it. Then the result is shorter: it ends
-        at the last control token before them, or is empty.
+        A tokenizer may normalise text, so the text may lack the texts of some tokens. The result then ends
+        at the last control token before these tokens; without such a control token it is empty.
 
         Args:
             text: The text.
@@ -117,7 +119,7 @@ class OffsetMapper:
 
 
 class _Kept(dict[int, T]):
-    """A cache of a function's results by token, except for picture positions, which are too many."""
+    """A cache of a function's results by token. Positions of pictures are too many to be cached."""
 
     def __init__(self, read: Callable[[int], T]) -> None:
         super().__init__()

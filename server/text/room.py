@@ -33,7 +33,7 @@ class Room:
     def check_bytes(self, n_bytes: int, param: str = "messages") -> None:
         """Raise if a text of n_bytes bytes needs too many tokens even if every token has the maximum length.
 
-        The number of characters, which is never larger, may be passed instead.
+        The text's number of characters may be passed instead, because it is never larger.
         """
         self.check_tokens(n_bytes // self.longest, param, estimated=True)
 

@@ -165,7 +165,8 @@ class Sandboxed:
             source: The template.
             bos: Text of the token that begins a prompt.
             eos: Text of the token that ends a turn.
-            most: Maximum characters of a text that the template may make, if above MAX_TEMPLATE_BYTES.
+            most: Maximum characters of a text that the template makes; at least MAX_TEMPLATE_BYTES are
+                allowed.
 
         Raises:
             StartupError: The source is not valid Jinja.

@@ -40,7 +40,10 @@ class StopStrings:
 
 
 def n_unfinished(text: str, markers: Sequence[str]) -> int:
-    """Return how many characters at the end of `text` may begin a marker. It must contain no whole marker."""
+    """Return how many characters at the end of `text` may begin a marker.
+
+    `text` must not contain a whole marker.
+    """
     return _n_unfinished(text, _by_first(markers))
 
 

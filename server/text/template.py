@@ -106,7 +106,7 @@ class ChatTemplate:
 
     @cached_property
     def boundless(self) -> ChatTemplate:
-        """The same template without a limit on the length, for texts that are only counted."""
+        """Return the same template without a limit on the length, for texts that are only counted."""
         if self._room.n_ctx == ANY.n_ctx:
             return self
         return self._remake(room=replace(self._room, n_ctx=ANY.n_ctx), controls=self._controls)
@@ -131,7 +131,7 @@ class ChatTemplate:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """Message forms that the template takes, found by rendering examples. Raises what render() raises."""
+        """Return the message forms that the template takes, as examples show. Raises render()'s errors."""
         family = self._source_style.family
         syntax = family.calls if family.calls and not family.channels else JSON_IN_TAGS
         told = Capabilities(short_ids=self._source_style.short_ids, syntax=syntax)
@@ -296,7 +296,7 @@ class ChatTemplate:
         return known
 
     def tried_with(self, turns: Sequence[Message], tools: Sequence[Tool]) -> str:
-        """Render a user message and these turns, unadapted. Raises ValueError if the template refuses."""
+        """Render a user message and these turns, not adapted. Raises ValueError if the template refuses."""
         text = self._try_rendering([{"role": "user", "content": "?"}, *turns], tools)
         if text is None:
             raise ValueError("refused")

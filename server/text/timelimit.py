@@ -28,7 +28,7 @@ class _Ended(BaseException):
 
 
 def _report_unraisable(hook: Callable[[Any], object], unraisable: Any) -> None:
-    """Pass an exception that a finalizer swallowed to `hook`, except _Ended, which is raised again later."""
+    """Call `hook` for an exception that a finalizer swallowed, but not for _Ended, which is raised again."""
     if unraisable.exc_type is not _Ended:
         hook(unraisable)
 
@@ -50,9 +50,10 @@ class _Block:
         self._ended = False
 
     def end(self, *, again: bool = False) -> None:
-        """Raise _Ended in the thread. Repeat it until the block is left, since a finalizer may swallow it.
+        """Raise _Ended in the thread, again and again until the block is left.
 
-        again: True for a repetition, which a timer calls after AGAIN_S seconds.
+        A finalizer may swallow one _Ended. again: True for a repetition, which a timer calls after AGAIN_S
+        seconds.
         """
         with self._lock:
             if not self._left and (again or not self._ended):

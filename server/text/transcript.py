@@ -6,7 +6,7 @@ conversations are kept beside their text, and a prompt with the same beginning g
 
 Where kept tokens end and fresh ones begin, no merge of the tokenizer may be missed. The tokenizer reads text
 after a control token independently of the text before it. So tokenising starts again at the last common
-control token. What happens to the kept tokens after this one depends on who made them. If a model generated
+control token. What happens to the kept tokens after it depends on who made them. If a model generated
 them, they are used up to the last token boundary that the fresh tokens share, because no merge crosses it. If
 the tokenizer made them, fresh tokens replace them, because the tokenizer may have looked ahead.
 
@@ -183,9 +183,9 @@ class Transcript:
     def _make_conversation(
         self, data: bytes, prompt: Sequence[int], reply: Sequence[int], salt: str, n_added: int
     ) -> _Conversation:
-        """Return a conversation, cut before the first tokens of the prompt that are not found in the text.
+        """Return a conversation; cut it before the tokens of the prompt that the text lacks, if any.
 
-        n_added: Number of bytes at the reply's beginning that `data` has already.
+        n_added: Number of bytes at the reply's beginning that `data` contains already.
         """
         bos = self._vocabulary.bos
         if prompt and prompt[0] == bos and not data.startswith(self._offsets.spelled(prompt[:1])):

@@ -67,7 +67,8 @@ class TextAnswer(CompletionAnswer):
 def _n_unseen(services: Services, prompt: Prompted) -> int:
     """Return the number of characters that tokenising has added before a prompt's text.
 
-    They are BOS and the leading space of SentencePiece. 0 if the tokens do not end with the prompt's text.
+    They are BOS and the leading space of SentencePiece. Return 0 if the tokens do not end with the prompt's
+    text.
     """
     whole = spelled(services.vocabulary, prompt.requests[0].prompt)
     return len(whole) - len(prompt.text) if whole.endswith(prompt.text) else 0

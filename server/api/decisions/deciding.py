@@ -52,7 +52,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class LabelledPrompt:
-    """A question as a request with a prompt, and for each label the tokens that follow the prompt."""
+    """A request with a question's prompt, and the tokens that each label adds after the prompt."""
 
     request: GenerationRequest
     labels: Sequence[Sequence[int]]

@@ -27,7 +27,7 @@ nothing after the block could be reused from the cache."""
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A conversation as chat messages: before a request, or including the request's turns."""
+    """A conversation as chat messages, up to a request or including the request's turns."""
 
     messages: Sequence[Json] = ()  # chat messages, without system messages
     system: Sequence[Json] = ()  # system messages

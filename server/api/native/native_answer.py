@@ -1,4 +1,4 @@
-"""Answer a completion in llama-server's own format: an object per reply, which ends the reply's stream."""
+"""Answer a completion in llama-server's own format. One object per reply ends the reply's stream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NativeAnswer(Answer):
         self._requests = [request for prompt in prompts for request in prompt.requests]
 
     def _whole_json(self) -> bytes:
-        """Return the object of the only reply, or the objects of several replies as a list, by prompt."""
+        """Return the object of the only reply, or a list of several replies' objects, ordered by prompt."""
         portions = [choice.portion() for choice in self._choices]
         best = [choice for choices in self._by_prompt for choice in likeliest(choices, self._body.n)]
         results = [
@@ -66,7 +66,7 @@ class NativeAnswer(Answer):
 
 
 def _by_token(portion: Portion) -> Iterator[Portion]:
-    """Split a portion with logprobs into one for each token, as llama-server does; else yield it whole."""
+    """Split a portion with logprobs into one per token, as llama-server does. Yield any other one whole."""
     entries: list[Any] = portion.logprobs["content"] if portion.logprobs else []
     rest, decoder = portion.text, codecs.getincrementaldecoder("utf-8")("replace")
     for entry in entries[:-1]:

@@ -140,9 +140,9 @@ async def cancel(request: Request, services: Services) -> Response:
 
 
 async def _ended(services: Services, salt: str, stored: StoredResponse) -> StoredResponse:
-    """Cancel a response if it runs, in this process or another, and return it as it is then.
+    """Cancel a response if it runs, in this process or another, and return its state afterwards.
 
-    It may still run if another process has not cancelled it within CANCEL_S.
+    The response may still run if another process has not cancelled it within CANCEL_S.
     """
     if not stored.runs:
         return stored

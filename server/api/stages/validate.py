@@ -76,7 +76,8 @@ async def on_prompt_thread(request: Request, work: Callable[[*Ts], T], *argument
 async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
     """Read a request's body, call make(body), and return its result. Errors of make() are raised too.
 
-    If the body is large (LARGE), its values are limited (MAX_MARKS), and make() is called on a prompt thread.
+    If the body is large (LARGE), the number of its values is limited (MAX_MARKS), and make() is called on a
+    prompt thread.
 
     Raises:
         InvalidRequestError: The body is large and has too many values.

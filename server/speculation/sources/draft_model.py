@@ -151,7 +151,7 @@ class DraftModel:
         return [guesses.get(session) for session in sessions]
 
     def overlap(self, work: Callable[[], None]) -> None:
-        """Call `work` at each later guess: before it, or while a GPU makes it."""
+        """Call `work` at every future guess: before the guess, or while a GPU makes it."""
         self._meanwhile = work
 
     def close(self, session: int, *, keep: bool) -> None:

@@ -73,7 +73,7 @@ class InlineModel(Protocol):
         ...
 
     def overlap(self, work: Callable[[], None]) -> None:
-        """Call `work` at each later guess: before it, or while a GPU makes it."""
+        """Call `work` at every future guess: before the guess, or while a GPU makes it."""
         ...
 
     def close(self, session: int, *, keep: bool) -> None:
@@ -212,8 +212,9 @@ class Inline:
     def read_prompts(self, sessions: Sequence[Speculated], drafting: Drafting | None) -> float:
         """Evaluate parts of these sessions' prompts with the draft model, and return the seconds taken.
 
-        This happens in steps in which other sessions decode, so that a reply has guesses from its first token
-        on. At most SHARED_ROWS tokens are evaluated in a step, including those that draft() has evaluated.
+        The reply to a prompt then has guesses from its first token on. Called in steps in which other
+        sessions decode. At most SHARED_ROWS tokens are evaluated in a step, including those that draft() has
+        evaluated.
         """
         began, left = self._clock(), SHARED_ROWS - (drafting.n_read if drafting else 0)
         for one in sessions:

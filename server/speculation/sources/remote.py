@@ -111,7 +111,7 @@ class RemoteDrafters:
     def open(self, speculated: Speculated) -> None:
         """Send drafters a session. If this raises, close() undoes it.
 
-        If the lead evaluates on the CPU, drafters on the lead's cores are sent the session only once its
+        If the lead evaluates on the CPU, drafters on the lead's cores get the session only once its
         first token is committed: reading the prompt earlier would slow the lead's own prefill.
         """
         self._sessions[speculated.wire_id] = speculated

@@ -12,7 +12,7 @@ from server.speculation.wire.messages import MAX_ROWS_BYTES, Rows
 
 
 def meet_readers(target: RowGiver | None, used: Sequence[DrafterRecord]) -> RowGiver | None:
-    """Make the target keep the hidden rows that these drafters read; return it, or None if they read none."""
+    """Make the target keep the hidden rows that drafters read. Return the target, None if none are read."""
     if target is not None:
         target.keep_rows({one.presence.rows.layers for one in used if one.presence.rows})
     return target if any(one.presence.rows for one in used) else None

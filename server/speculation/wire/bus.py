@@ -19,7 +19,7 @@ class Listener(Protocol):
     def peers(self, present: Sequence[Presence]) -> None:
         """Handle a change of the live processes of the other role: `present` has all of them.
 
-        It is empty while the bus is disconnected, so that after a reconnection all of them seem to join.
+        `present` is empty while the bus is disconnected. So after a reconnection all processes seem to join.
         """
         ...
 

@@ -119,7 +119,8 @@ class Want:
     """drafter → lead: ask whether this session is still open.
 
     If it is not, the lead answers with Close. If it is, the lead answers with an empty Commit if the drafter
-    has all committed tokens, and with Open if tokens are missing. No answer means that these are on the way.
+    has all committed tokens, and with Open if tokens are missing. If it sends no answer, the missing tokens
+    are on the way.
     """
 
     drafter: str

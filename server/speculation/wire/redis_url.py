@@ -11,8 +11,8 @@ SENTINEL = "+sentinel"  # suffix of the scheme of a URL that names sentinels
 def split_url(url: str) -> SplitResult:
     """Split a URL that may name several hosts.
 
-    It replaces urlsplit(), which refuses an IPv6 address beside other hosts in Pythons with the fixes of
-    CVE-2024-11168 and CVE-2025-0938, such as some builds of 3.11.
+    It replaces urlsplit(). Since the fixes of CVE-2024-11168 and CVE-2025-0938, which some builds of Python
+    3.11 contain, urlsplit() refuses a list of hosts with an IPv6 address.
     """
     found = re.match(r"(?:([^:/?#]*)://)?([^/?#]*)([^?#]*)\??([^#]*)(.*)", url, re.DOTALL)
     assert found
