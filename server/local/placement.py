@@ -56,8 +56,8 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
     Processes that share few cores, or a GPU, slow each other more than drafting beside the target gains
     (docs/adr/0006). So if one of several GPUs has room for the target, drafters get the others. If the target
     has the only GPU, the draft model runs in the target's process: with one client, a draft model of a
-    thousandth of the target's size made 1.18 times the tokens that it made on 16 CPU cores (RESULTS.md,
-    section A). Explicit settings are kept.
+    thousandth of the target's size brought 1.18 times the tokens per second that it brought on the CPU
+    (RESULTS.md, section E). Explicit settings are kept.
     """
     on_gpu = settings.gpu_layers != 0 and len(machine.gpus) > 0
     free = settings.draft_devices is None and not settings.rpc
