@@ -191,11 +191,16 @@ class EngineDrafter(Drafter):
             return False
         reply, beyond = asked.reply, session.tokens[asked.start :]
         guesses = [guess.token for guess in self._guesses_of(reply)]
-        if len(beyond) > len(guesses):  # the lead is ahead: the engine must read the new text first
-            return not guesses and not (reply.is_done and not reply.error)
+        if (n_behind := len(beyond) - len(guesses)) > 0:  # the lead is ahead
+            is_over = reply.is_done and not reply.error
+            return not is_over and guesses == beyond[: len(guesses)] and self._catches_up(reply, n_behind)
         is_used_up = reply.is_done and len(beyond) == len(guesses)
         ends_text = bool(reply.said) and reply.said[-1].ends_text
         return guesses[: len(beyond)] == beyond and (not is_used_up or ends_text or bool(reply.error))
+
+    def _catches_up(self, reply: Reply, n_behind: int) -> bool:
+        """Return True if a reply that is n_behind tokens behind the lead is there before a new one begins."""
+        return not reply.said or n_behind * self.td.value <= self._first_s.value
 
     def _guesses_of(self, reply: Reply) -> list[DraftGuess]:
         said = list(reply.said)

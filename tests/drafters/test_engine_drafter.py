@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import threading
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 
 from drafters.engine_client import EngineClient, HttpEngine
 from drafters.engine_dialects import EngineError, LlamaServer, LlamaServerText, Ollama, OpenAI
-from drafters.engine_drafter import PATHS, EngineDrafter, dialect_of, slots_of
+from drafters.engine_drafter import LATEST_REPLIES, PATHS, EngineDrafter, dialect_of, slots_of
 from server.speculation.wire.messages import Close
 from tests.drafters.scene import PROMPT, Scene, commit, open_
 from tests.drafters.toy_engine import Answer, ToyEngine, always, completion, tokenize
 from tests.fake_backend import IM_END, FakeVocabulary
 
 VOCAB = FakeVocabulary()
+READY_S = 30.0
 TEXT = b" and so it goes on and on, as far as anybody asks."
 
 
@@ -89,6 +91,32 @@ def test_a_wrong_guess_asks_again():
         scene.send(commit(*b"other"))
         turn_until(scene, lambda: len(scene.drafted()) == 6)
         assert engine.requests[-1]["prompt"] == [*PROMPT, *b"other"]
+
+
+@pytest.mark.parametrize(("first_s", "goes_on"), [(100.0, True), (0.0, False)])
+def test_late_reply_goes_on_while_quicker(first_s: float, goes_on: bool):
+    """A reply that begins behind the lead goes on if it is there before another one would begin."""
+    is_ahead = threading.Event()
+
+    def answer(body: dict[str, Any]) -> Iterator[bytes]:
+        lines = following(body)
+        yield lines[0]
+        is_ahead.wait(READY_S)
+        yield from lines[1:]
+
+    with scene_of(completion=answer) as (scene, engine):
+        assert isinstance(scene.drafter, EngineDrafter)
+        scene.drafter.td.observe(1.0)
+        for _ in range(LATEST_REPLIES):
+            scene.drafter._first_s.observe(first_s)  # pyright: ignore[reportPrivateUsage]
+        scene.send(open_(max_ahead=6))
+        turn_until(scene, lambda: len(scene.drafted()) == 1)
+        scene.send(commit(*TEXT[:3]))
+        assert len(scene.drafted()) == 1
+        is_ahead.set()
+        turn_until(scene, lambda: len(scene.drafted()) == 7)
+        assert bytes(scene.drafted()) == TEXT[:1] + TEXT[3:9]
+        assert (len(engine.requests) == 1) is goes_on
 
 
 def test_second_choices_are_branches():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tests.fake_backend import FakeVocabulary
 
-Answer = Callable[[dict[str, Any]], list[bytes] | None]
+Answer = Callable[[dict[str, Any]], Iterable[bytes] | None]
 """Lines of the streamed answer to a request; None: the connection breaks."""
 
 
