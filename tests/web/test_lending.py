@@ -29,7 +29,7 @@ from tests.http_lead import Lead, serving
 from tests.process.duo import Duo, run, until
 from tests.server.lead.test_listening import self_signed
 
-pytestmark = [pytest.mark.browser, pytest.mark.redis, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.redis, pytest.mark.timeout(900)]
 
 JOINS_MS = 90_000  # a browser compiles the model's code and joins in a tenth of it on an idle machine
 BODY: dict[str, Any] = {
@@ -57,7 +57,8 @@ def duo(tmp_path: Path) -> Iterator[Duo]:
 @contextmanager
 def streaming(duo: Duo) -> Generator[Iterator[str]]:
     """Yield the parts of a reply's text as they come."""
-    with httpx.stream("POST", f"{duo.url}/v1/chat/completions", json=BODY | {"stream": True}) as response:
+    url, body = f"{duo.url}/v1/chat/completions", BODY | {"stream": True}
+    with httpx.stream("POST", url, json=body, timeout=JOINS_MS / 1e3) as response:
         events = (line[6:] for line in response.iter_lines() if line.startswith("data: {"))
         yield (_text_of(json.loads(event)) for event in events)
 
@@ -103,7 +104,7 @@ def test_browser_drafts_and_leaves_midway(duo: Duo, page: Page):
         until(lambda: not duo.drafters(), JOINS_MS / 1e3, "the browser did not leave")
         assert (duo.health() or {})["slots"]["busy"] == 1, "the reply goes on"
         text += "".join(reply)
-    alone = httpx.post(f"{duo.url}/v1/chat/completions", json=BODY, timeout=200).json()
+    alone = httpx.post(f"{duo.url}/v1/chat/completions", json=BODY, timeout=600).json()
     assert alone["choices"][0]["message"]["content"] == text
 
 
