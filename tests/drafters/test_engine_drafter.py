@@ -112,7 +112,6 @@ def test_late_reply_goes_on_while_quicker(first_s: float, goes_on: bool):
         scene.send(open_(max_ahead=6))
         turn_until(scene, lambda: len(scene.drafted()) == 1)
         scene.send(commit(*TEXT[:3]))
-        assert len(scene.drafted()) == 1
         is_ahead.set()
         turn_until(scene, lambda: len(scene.drafted()) == 7)
         assert bytes(scene.drafted()) == TEXT[:1] + TEXT[3:9]
