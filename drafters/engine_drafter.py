@@ -199,7 +199,7 @@ class EngineDrafter(Drafter):
         return guesses[: len(beyond)] == beyond and (not is_used_up or ends_text or bool(reply.error))
 
     def _catches_up(self, reply: Reply, n_behind: int) -> bool:
-        """Return True if a reply that is n_behind tokens behind the lead is there before a new one begins."""
+        """Return True if the reply, n_behind tokens behind the lead, overtakes it before a new one begins."""
         return not reply.said or n_behind * self.td.value <= self._first_s.value
 
     def _guesses_of(self, reply: Reply) -> list[DraftGuess]:

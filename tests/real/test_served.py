@@ -111,7 +111,7 @@ def test_ignore_eos_bans_every_end(lead: Lead, smollm2: LlamaBackend):
 def test_streamed_pieces_make_the_whole_text(gemma: LlamaBackend):
     """SentencePiece writes spaces into its pieces, and characters that it lacks byte by byte."""
     with serving(gemma) as lead:  # pyright: ignore[reportArgumentType]
-        body = {"prompt": "Grüße aus Köln: 🦊 日本語 ", "max_tokens": 40, "temperature": 0}
+        body = {"prompt": "Grüße aus Köln: 🦊 日本語 ", "max_tokens": 120, "temperature": 0}
         whole = httpx.post(f"{lead.url}/v1/completions", json=body, timeout=100).json()["choices"][0]["text"]
         parts: list[str] = []
         with httpx.stream(
@@ -121,7 +121,7 @@ def test_streamed_pieces_make_the_whole_text(gemma: LlamaBackend):
                 if line.startswith("data: {"):
                     parts += [choice["text"] for choice in json.loads(line[6:])["choices"]]
         assert "".join(parts) == whole
-        assert len(parts) > 1, "it was not streamed"
+        assert len(parts) > 10, "it was not streamed"
         assert "\ufffd" not in whole
 
 

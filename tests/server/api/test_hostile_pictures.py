@@ -18,7 +18,7 @@ from tests.server.api.test_pictures import RED, answered, asking, post, seeing, 
 from tests.server.pictures.drawn import MEDIA, Painter, drawn, file_of, url_of
 
 SEEDS = 40  # of each format
-MOST_S = 30.0  # seconds for an answer: a picture of MAX_PIXELS takes 1 s on an idle core
+MOST_S = 5.0  # seconds for an answer: a picture of MAX_PIXELS takes 1 s on one core
 MOST_BYTES = 16 * MAX_PIXELS  # of memory beyond what a lead has: four copies, four bytes a pixel
 Change = Callable[[bytearray, Random], None]
 
